@@ -14,7 +14,7 @@ test:
 # make check          all checks of the sources; clang-tidy takes minutes, clean results are cached
 check:
 	@scripts/check $(CHECK_FLAGS)
-# make check-fast     the checks that take seconds: format, layering, vocabulary, prose, lines, links, ruff, shell, api
+# make check-fast     the checks that take seconds: format, layering, locks, vocabulary, prose, lines, links, ruff, shell, api
 check-fast:
 	@scripts/check --fast
 # make format         clang-format every source in place

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "common/http/listen_address.h"
 #include "common/read_file.h"
 #include "sluice/names.h"
 
@@ -64,10 +65,7 @@ Handler Text(std::string* to) {
 Handler Address(std::string* to) {
   return [to](const YAML::Node& n, const std::string& key) {
     *to = Scalar(n, key);
-    const size_t colon = to->rfind(':');
-    const std::string port = colon == std::string::npos ? "" : to->substr(colon + 1);
-    const bool digits = !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == std::string::npos;
-    if (!to->empty() && (!digits || std::stoul(port) > 65535)) Refuse(n, key, *to, "ADDR:PORT, PORT from 0 to 65535");
+    if (!to->empty() && !ParseListenAddress(*to)) Refuse(n, key, *to, kListenAddressForms);
   };
 }
 

@@ -22,6 +22,7 @@
 #include "agent/config_watch.h"
 #include "agent/log.h"
 #include "agent/startup_pages.h"
+#include "common/log/log.h"
 #ifdef SLUICE_HAVE_KUBERNETES
 #include "agent/kubernetes/kubernetes.h"
 #include "agent/metrics_endpoint.h"
@@ -73,7 +74,7 @@ class Daemon {
     server_.Attach(&node_);
     node_.OnEvent([this](Event& e) {
       e.unix_ms = UnixMs();
-      LogEvent(config_, e);
+      LogEvent(e);
 #ifdef SLUICE_HAVE_KUBERNETES
       if (kubernetes_) kubernetes_->OnEvent(e);
 #endif
@@ -109,7 +110,7 @@ class Daemon {
   }
 
   void Run() {
-    LogInfo(config_, "sluice-agent " SLUICE_VERSION " serves " + options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET);
+    Log(LogLevel::kInfo, "sluice-agent " SLUICE_VERSION " serves " + options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET);
     loop_.After(kStartedMs, DropStartupPages);
     loop_.Run([this] {
       server_.Settle();  // for processes that attached since: the tick's own plan is not charged to them
@@ -165,7 +166,7 @@ class Daemon {
         restoring_ = false;
         std::string error;
         if (stopper_.joinable()) return;
-        if (!service_.Start(path, &error)) LogWarning(config_, error);
+        if (!service_.Start(path, &error)) Log(LogLevel::kWarn, error);
       });
     });
   }
@@ -183,7 +184,7 @@ class Daemon {
       node_.SetDevicesInUse(*in_use);
       node_.Settle();
     } else if (kubelet_error_ != kubelet_logged_) {
-      LogWarning(config_, kubelet_error_);
+      Log(LogLevel::kWarn, kubelet_error_);
     }
     kubelet_logged_ = in_use ? "" : kubelet_error_;
   }
@@ -293,7 +294,7 @@ class Daemon {
     if (!nvml_) nvml_ = Nvml::Load(options_.nvml.empty() ? config_.nvml : options_.nvml, &error);
     if (!nvml_) {
       // The agent of one program gives this error as the answer to the program's only request.
-      if (error != card_error_ && options_.end_with == 0) LogWarning(config_, error);
+      if (error != card_error_ && options_.end_with == 0) Log(LogLevel::kWarn, error);
     } else {
       const std::vector<Card> cards = nvml_->Cards();
       if (cards.empty()) error = "NVML lists no GPU";
@@ -307,7 +308,8 @@ class Daemon {
 
   void WatchConfig() {
     std::string error;
-    if (!options_.config_path.empty() && !config_watch_.Start(options_.config_path, &error)) LogWarning(config_, error);
+    if (!options_.config_path.empty() && !config_watch_.Start(options_.config_path, &error))
+      Log(LogLevel::kWarn, error);
   }
 
   void Reload() {
@@ -367,7 +369,7 @@ int RunDaemon(const DaemonOptions& options, Config config) {
   Daemon daemon(options, config);
   std::string error;
   if (!daemon.Start(&error)) {
-    LogError(config, error);
+    Log(LogLevel::kError, error);
     return 1;
   }
   daemon.Run();

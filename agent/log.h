@@ -1,8 +1,6 @@
-// The agent's log on stderr: text or JSON, one line a message. Any thread, after SetUpLog().
+// The agent's events in the log (common/log). Any thread.
 #ifndef SLUICE_AGENT_LOG_H_
 #define SLUICE_AGENT_LOG_H_
-
-#include <string>
 
 #include "agent/config.h"
 #include "agent/status.h"
@@ -12,10 +10,7 @@ namespace sluice::agent {
 // Again with another configuration: it holds from then on.
 void SetUpLog(const Config& config);
 
-void LogEvent(const Config& config, const Event& event);
-void LogInfo(const Config& config, const std::string& text);
-void LogWarning(const Config& config, const std::string& text);
-void LogError(const Config& config, const std::string& text);
+void LogEvent(const Event& event);
 
 }  // namespace sluice::agent
 

@@ -4,8 +4,8 @@
 #include <future>
 #include <utility>
 
-#include "agent/log.h"
 #include "agent/pseudonym.h"
+#include "common/log/log.h"
 
 namespace sluice::agent {
 namespace {
@@ -37,7 +37,7 @@ std::string MetricsEndpoint::Serve(const Config& config, const std::string& node
     };
   } else {
     options.hide = [key = PseudonymKey(run_dir_ + "/metrics.key", &error)](NodeStatus* s) { HideIds(key, s); };
-    if (!error.empty()) LogWarning(config, error);
+    if (!error.empty()) Log(LogLevel::kWarn, error);
   }
   error.clear();
   http_ = std::make_unique<MetricsServer>(std::move(options));
@@ -45,13 +45,13 @@ std::string MetricsEndpoint::Serve(const Config& config, const std::string& node
     http_.reset();
     return error;
   }
-  LogInfo(config, "metrics at port " + std::to_string(http_->port()));
+  Log(LogLevel::kInfo, "metrics at port " + std::to_string(http_->port()));
   return {};
 }
 
 void MetricsEndpoint::Refresh(const Config& config) {
   const std::string text = http_ ? http_->Refresh() : "";
-  if (!text.empty()) LogWarning(config, "metrics: " + text);
+  if (!text.empty()) Log(LogLevel::kWarn, "metrics: " + text);
 }
 
 // On a server's thread. No value: the loop does not answer, or has ended.

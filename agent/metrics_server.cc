@@ -5,6 +5,7 @@
 
 #include "agent/metrics.h"
 #include "agent/status_json.h"
+#include "common/http/listen_address.h"
 #include "webhook/certificates/file_reloader.h"
 #include "webhook/certificates/rotation.h"
 #include "webhook/server/http_server.h"
@@ -42,13 +43,13 @@ class MetricsServer::Impl {
 
   bool Start(std::string* error) {
     webhook::HttpOptions http;
-    const size_t colon = options_.listen.rfind(':');
-    http.address = options_.listen.substr(0, colon);
-    if (http.address.starts_with('[') && http.address.ends_with(']')) {
-      http.address = http.address.substr(1, http.address.size() - 2);
+    const std::optional<ListenAddress> address = ParseListenAddress(options_.listen);
+    if (!address) {
+      *error = "metrics.listen: '" + options_.listen + "' is no address; accepted: " + kListenAddressForms;
+      return false;
     }
-    if (http.address.empty()) http.address = "0.0.0.0";
-    http.port = static_cast<uint16_t>(std::stoul(options_.listen.substr(colon + 1)));
+    http.address = address->host;
+    http.port = address->port;
     http.workers = 4;
     http.max_connections = 64;
     http.max_body_bytes = 1 << 10;

@@ -142,6 +142,7 @@ bool Node::AddAllocation(const AllocationSpec& spec, const std::map<std::string,
   a->live_text = live;
   a->live = settings::ParseAll(live, "").settings;
   a->ended.resize(spec.gpus.size());
+  a->leases.resize(spec.gpus.size());
   by_id_[spec.id] = a.get();
   Refresh(*a);
   allocations_[a->group] = std::move(a);
@@ -169,6 +170,10 @@ void Node::RemoveAllocation(const std::string& id) {
 }
 
 void Node::Forget(const Allocation& a) {
+  for (const SessionId observer : a.observers) {
+    sessions_.erase(observer);
+    port_->Close(observer);
+  }
   for (const GpuUnits& g : a.spec.gpus) {
     cards_.at(g.uuid)->ledger.RemoveGroup(a.group);
     cards_.at(g.uuid)->arbiter.RemoveClient(a.group);
@@ -196,6 +201,7 @@ void Node::Vacate(uint64_t now_ns) {
 
 void Node::Refresh(Allocation& a) {
   a.effective = Effective(a, a.live);
+  SetLimits(a);
   uint64_t weight = 0;
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
     CardState& card = *cards_.at(a.spec.gpus[i].uuid);

@@ -19,6 +19,7 @@
 #include "agent/config.h"
 #include "agent/demand.h"
 #include "agent/identity.h"
+#include "agent/leases.h"
 #include "agent/ledger.h"
 #include "agent/status.h"
 #include "agent/token_bucket.h"
@@ -76,6 +77,8 @@ class Node {
   void SetCards(const std::vector<Card>& cards);
   void SetConfig(const Config& config);
   void SetConfigError(const std::string& error) { config_error_ = error; }
+  // Why the device plugin offers fewer GPUs than the node has, for the status. Empty: it offers all.
+  void SetOfferProblem(const std::string& problem) { offer_problem_ = problem; }
   void SetHostLimit(Bytes bytes);
   // Used bytes of a GPU by NVML.
   void SetUsed(const std::string& uuid, Bytes bytes);
@@ -111,10 +114,10 @@ class Node {
   // Units (hundredths) of a GPU that are neither allocated nor guaranteed by `sluice set`.
   uint32_t FreeUnits(const std::string& uuid) const;
 
-  // A process connected to the socket of allocation `id`. `page` stays valid until Closed() or Port::Close().
-  // `pid` is the kernel's; 0: the process is in a pid namespace that this agent does not see. A process of another pod
-  // than the allocation's is refused, which changes nothing of the allocation.
-  void Opened(SessionId session, const std::string& id, int64_t pid, const sluice_page* page, uint64_t now_ns,
+  // A process connected to the socket of allocation `id`. `page` stays valid until Closed() or Port::Close(). The node
+  // writes only to its leases. `pid` is the kernel's; 0: the process is in a pid namespace that this agent does not see.
+  // A process of another pod than the allocation's is refused, which changes nothing of the allocation.
+  void Opened(SessionId session, const std::string& id, int64_t pid, sluice_page* page, uint64_t now_ns,
               const ContainerKey& container = {});
   void Received(SessionId session, const void* data, size_t bytes, uint64_t now_ns);
   void Closed(SessionId session, uint64_t now_ns);
@@ -205,6 +208,18 @@ class Node {
   void RefuseForeign(Session& s);                                         // a process of another pod
   void Notice(Session& s, const sluice_notice& notice, uint64_t now_ns);
   void Drop(Session& s);
+  // node_memory.cc
+  void Observe(Session& s);  // its HELLO says that it only looks
+  void AddLeases(Session& s, bool returning, uint64_t now_ns);
+  void RemoveLeases(Session& s);
+  void SetLimits(Allocation& a);
+  void MemoryRequest(Session& s, const sluice_memory& request, uint64_t now_ns);
+  void ProcessesRequest(Session& s, const sluice_processes& request);
+  void AnswerWaiting(uint64_t now_ns);  // requests that came while others' leases were not known
+  void SendMemory(Session& s, size_t gpu, uint64_t id);
+  void FillLease(const Session& s, size_t gpu, sluice_budget* budget);
+  void NoteUse(Session& s, size_t gpu, const sluice_gpu_counters& counters, uint64_t now_ns);
+  Bytes Visible(const Allocation& a, size_t gpu) const;  // total of memory queries
   // node_budgets.cc
   void SendBudget(Session& s, size_t gpu);
   void ReadPages(uint64_t now_ns);
@@ -229,7 +244,7 @@ class Node {
 
   Port* const port_;
   Config config_;
-  std::string config_error_;
+  std::string config_error_, offer_problem_;
   std::map<std::string, std::unique_ptr<CardState>> cards_;
   std::map<GroupId, std::unique_ptr<Allocation>> allocations_;
   std::map<std::string, Allocation*> by_id_;
@@ -242,11 +257,12 @@ class Node {
   uint64_t next_group_ = 1, next_event_ = 1;
   uint64_t recover_until_ns_ = 0;
   uint64_t malformed_ = 0, late_ = 0, forged_ = 0;
-  uint64_t unsettled_ns_ = 0;  // since when a ledger waits for a holder; 0: none does
-  uint64_t now_ns_ = 0;        // of the current call
-  uint64_t next_generation_;   // on the wire
-  bool dirty_ = false;         // budgets may have to change
-  bool launching_ = false;     // a process launched since the last tick
+  uint64_t unsettled_ns_ = 0;                                 // since when a ledger waits for a holder; 0: none does
+  uint64_t now_ns_ = 0;                                       // of the current call
+  uint64_t next_generation_;                                  // on the wire
+  bool dirty_ = false;                                        // budgets may have to change
+  bool launching_ = false;                                    // a process launched since the last tick
+  std::vector<std::pair<SessionId, sluice_memory>> waiting_;  // for the others to return
 };
 
 }  // namespace sluice::agent

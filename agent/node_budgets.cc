@@ -51,6 +51,7 @@ void Node::ReadPages(uint64_t now_ns) {
       const uint64_t spent = c.kernel_ns > s.kernel_ns[i] && s.kernel_ns[i] > 0 ? c.kernel_ns - s.kernel_ns[i] : 0;
       card.arbiter.Observe(a.group, card.tokens && s.uses_tokens ? 0 : std::min(spent, now_ns - s.kernel_since[i]),
                            works, now_ns);
+      NoteUse(s, i, c, now_ns);
       if (c.kernel_ns != s.kernel_ns[i]) s.kernel_since[i] = now_ns;
       s.kernel_ns[i] = c.kernel_ns;
       if (!demand.Idle(now_ns, idle_ns)) {
@@ -138,6 +139,7 @@ void Node::SendBudget(Session& s, size_t gpu) {
   std::tie(b.compute_request, b.compute_limit) = Compute(a, gpu);
   b.tokens = cards_.at(g.uuid)->tokens ? 1 : 0;
   settings::FillBudget(a.effective, b);
+  FillLease(s, gpu, &b);
   port_->Send(s.id, f);
 }
 
@@ -156,6 +158,7 @@ int Node::Tick(uint64_t now_ns) {
   for (const SessionId id : silent) Refuse(*sessions_.at(id), "no HELLO within 5 s");
   now_ns_ = now_ns;
   ReadPages(now_ns);
+  AnswerWaiting(now_ns);
   Vacate(now_ns);
   UpdateDemand(now_ns);
   ExpireSilentHolders(now_ns);

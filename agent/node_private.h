@@ -23,6 +23,8 @@ struct Node::Allocation {
   std::map<std::string, std::string> live_text;
   settings::Settings effective;
   std::set<SessionId> sessions;
+  std::set<SessionId> observers;  // connections that only look; no part of `sessions`
+  std::vector<Leases> leases;     // one a GPU
   std::vector<int64_t> unhooked;
   std::vector<sluice_gpu_counters> ended;
   uint64_t used_ns = 0;  // last time with a process, or when first seen; 0: no tick has seen it yet
@@ -33,12 +35,14 @@ struct Node::Allocation {
 };
 
 struct Node::Session {
-  enum class Phase { kConnected, kWaiting, kReturning, kServed };
+  enum class Phase { kConnected, kWaiting, kReturning, kServed, kObserving };
   SessionId id = 0;
   Allocation* allocation = nullptr;
   int64_t pid = 0;
   ContainerKey container;
-  const sluice_page* page = nullptr;
+  int32_t own_pid = 0;  // in its own namespace, as it says
+  uint8_t minor = 0;    // of its HELLO
+  sluice_page* page = nullptr;
   uint64_t opened_ns = 0;
   Phase phase = Phase::kConnected;
   uint64_t seq = 0;
@@ -53,7 +57,12 @@ struct Node::Session {
   std::vector<Demand> demand;
   std::vector<uint64_t> overdue_since_ns;  // 0: nothing is overdue
   std::vector<Bytes> uncounted;            // held by NVML beyond a context and beyond the hook's counters
-  bool uses_tokens = false;                // its GPU time is charged by grants
+  struct Use {                             // GPU time of the last second
+    uint64_t since_ns = 0, spent_ns = 0;
+    uint32_t millionths = 0;
+  };
+  std::vector<Use> use;
+  bool uses_tokens = false;  // its GPU time is charged by grants
   uint64_t notices = 0, notice_window_ns = 0;
   struct Evidence {
     uint64_t beat = 0, beat_ns = 0;   // the page's heartbeat, and when it last changed

@@ -34,7 +34,7 @@ sluice_frame Node::Frame(Session& s, uint16_t type) {
   return f;
 }
 
-void Node::Opened(SessionId session, const std::string& id, int64_t pid, const sluice_page* page, uint64_t now_ns,
+void Node::Opened(SessionId session, const std::string& id, int64_t pid, sluice_page* page, uint64_t now_ns,
                   const ContainerKey& container) {
   now_ns_ = now_ns;
   auto s = std::make_unique<Session>();
@@ -98,7 +98,12 @@ void Node::Received(SessionId session, const void* data, size_t bytes, uint64_t 
   }
   switch (f.h.type) {
     case SLUICE_HELLO:
+      s.minor = f.h.minor;
       return Hello(s, f.u.hello, now_ns);
+    case SLUICE_MEMORY_REQUEST:
+      return MemoryRequest(s, f.u.memory, now_ns);
+    case SLUICE_PROCESSES_REQUEST:
+      return ProcessesRequest(s, f.u.processes);
     case SLUICE_PONG:
       if (s.phase == Session::Phase::kReturning) Admit(s, now_ns);
       return;
@@ -116,6 +121,8 @@ void Node::Received(SessionId session, const void* data, size_t bytes, uint64_t 
 void Node::Hello(Session& s, const sluice_hello& hello, uint64_t now_ns) {
   s.version = Clean(hello.version, sizeof(hello.version));
   s.command = Clean(hello.command, sizeof(hello.command));
+  s.own_pid = hello.pid;
+  if ((hello.flags & SLUICE_HELLO_OBSERVER) != 0) return Observe(s);
   if ((hello.flags & SLUICE_HELLO_RETURNING) != 0) {
     s.phase = Session::Phase::kReturning;
     s.opened_ns = now_ns;
@@ -151,6 +158,8 @@ void Node::Admit(Session& s, uint64_t now_ns) {
   s.kernel_ns.resize(a.spec.gpus.size());
   s.kernel_since.assign(a.spec.gpus.size(), now_ns);
   s.uncounted.resize(a.spec.gpus.size());
+  s.use.resize(a.spec.gpus.size());
+  AddLeases(s, returning, now_ns);
   if (std::exchange(a.stale, false)) Refresh(a);  // a process uses it, so it is in use whatever kubelet lists
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
     Ledger& ledger = cards_.at(a.spec.gpus[i].uuid)->ledger;
@@ -176,6 +185,7 @@ void Node::Admit(Session& s, uint64_t now_ns) {
 }
 
 void Node::Notice(Session& s, const sluice_notice& notice, uint64_t now_ns) {
+  if (s.phase == Session::Phase::kObserving) return;
   if (now_ns - s.notice_window_ns > kNoticeWindowNs) {
     s.notice_window_ns = now_ns;
     s.notices = 0;
@@ -204,8 +214,10 @@ void Node::Drop(Session& s) {
   const SessionId id = s.id;
   if (a != nullptr) {
     a->sessions.erase(id);
+    a->observers.erase(id);
     if (s.phase == Session::Phase::kServed) {
       a->used_ns = now_ns_;
+      RemoveLeases(s);
       for (size_t i = 0; i < a->spec.gpus.size(); ++i) {
         AddEnded(a->ended[i], Read(s, i));
         CardState& card = *cards_.at(a->spec.gpus[i].uuid);

@@ -83,6 +83,7 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
 NodeStatus Node::Status() const {
   NodeStatus out;
   out.config_error = config_error_;
+  out.offer_problem = offer_problem_;
   out.malformed_frames = malformed_;
   out.forged_claims = forged_;
   out.foreign = foreign_;

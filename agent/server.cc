@@ -18,6 +18,7 @@
 #include <set>
 #include <utility>
 
+#include "common/selinux/container_label.h"
 #include "sluice/names.h"
 
 namespace sluice::agent {
@@ -199,11 +200,14 @@ bool Server::Listen(const std::string& id, Place* place, std::string* error) {
   std::snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s", dir, SLUICE_SOCKET_NAME);
   unlink(addr.sun_path);  // left by an agent that was killed
   bool ok = dir >= 0 && fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&addr), sizeof(addr)) == 0;
+  // SELinux lets a container use the socket only with the label that the device plugin gave the folder.
+  const std::string path = Directory(id) + "/" SLUICE_SOCKET_NAME, label = LabelOf(Directory(id));
+  ok = ok && (LabelOf(path) == label || SetContainerLabel(path, label, error));
   struct stat st{};
   ok = ok && OpenToAll(dir, &st) && listen(fd, 4096) == 0;
   if (ok && place->queue == nullptr) place->queue = FairQueue::Make(loop_);
   ok = ok && place->queue != nullptr && place->queue->Add(fd, EPOLLIN, [this, id](uint32_t) { Accept(id); });
-  if (!ok) *error = Errno(Directory(id) + "/" SLUICE_SOCKET_NAME);
+  if (!ok && error->empty()) *error = Errno(path);
   if (dir >= 0) close(dir);
   if (ok) {
     StopListening(*place);

@@ -37,7 +37,7 @@ int MakePage(sluice_page** page) {
   if (fd < 0) return -1;
   void* p = MAP_FAILED;
   if (ftruncate(fd, SLUICE_PAGE_BYTES) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
-    p = mmap(nullptr, SLUICE_PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    p = mmap(nullptr, SLUICE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   }
   if (p == MAP_FAILED) {
     close(fd);
@@ -65,6 +65,8 @@ bool Replaces(const sluice_frame& a, const sluice_frame& b) {
   switch (a.h.type) {
     case SLUICE_BUDGET:
       return std::strncmp(a.u.budget.uuid, b.u.budget.uuid, SLUICE_UUID_CHARS) == 0;
+    case SLUICE_MEMORY:  // its grants are cumulative
+      return std::strncmp(a.u.memory.uuid, b.u.memory.uuid, SLUICE_UUID_CHARS) == 0;
     case SLUICE_TOKEN_GRANT:
     case SLUICE_TOKEN_REVOKE:
       return std::strncmp(a.u.token.uuid, b.u.token.uuid, SLUICE_UUID_CHARS) == 0;
@@ -120,7 +122,7 @@ void Server::Accept(const std::string& id) {
         SettleSoon();
       });
     }
-    const sluice_page* page = c.page;
+    sluice_page* page = c.page;
     Connection& kept = connections_[session] = std::move(c);
     node_->Opened(session, id, pid, page, MonotonicNs(), ReadContainer(pid));
     kept.attach_ns = ThreadNs() - began;  // still there: a refused one is destroyed after this batch of events

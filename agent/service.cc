@@ -9,6 +9,7 @@
 
 #include "agent.grpc.pb.h"
 #include "agent/status_proto.h"
+#include "common/log/grpc_log.h"
 #include "sluice/names.h"
 
 namespace sluice::agent {
@@ -283,7 +284,9 @@ class Service::Impl final : public v1::Agent::CallbackService {
   struct stat socket_{};
 };
 
-Service::Service(EventLoop* loop, Node* node, Server* server) : impl_(std::make_unique<Impl>(loop, node, server)) {}
+Service::Service(EventLoop* loop, Node* node, Server* server) : impl_(std::make_unique<Impl>(loop, node, server)) {
+  LogGrpcMessages();
+}
 Service::~Service() = default;
 bool Service::Start(const std::string& socket_path, std::string* error) { return impl_->Start(socket_path, error); }
 void Service::Shutdown() { impl_->Shutdown(); }

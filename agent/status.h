@@ -81,6 +81,7 @@ struct NodeStatus {
   std::vector<AllocationStatus> allocations;
   std::vector<ForeignProcess> foreign;
   std::string config_error;
+  std::string offer_problem;  // the device plugin's
   uint64_t host_bytes = 0, host_limit = 0;
   uint64_t malformed_frames = 0, late_reclaims = 0, forged_claims = 0;
   AttachTimes attach;

@@ -50,6 +50,7 @@ void ToProto(const NodeStatus& from, v1::Status* to) {
   to->set_agent_version(SLUICE_VERSION);
   to->set_unix_ms(from.unix_ms);
   to->set_config_error(from.config_error);
+  to->set_offer_problem(from.offer_problem);
   to->set_host_bytes(from.host_bytes);
   to->set_host_limit_bytes(from.host_limit);
   for (const CardStatus& c : from.cards) {

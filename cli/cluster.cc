@@ -1,34 +1,30 @@
 #include "cli/cluster.h"
 
-#include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "agent.pb.h"
 #include "cli/agent_connection.h"
+#include "cli/cluster_agents.h"
+#include "cli/cluster_doctor.h"
+#include "cli/cluster_reader.h"
 #include "cli/json.h"
 #include "cli/kubectl.h"
-#include "cli/report.h"
 #include "cli/views.h"
 #include "common/command_line.h"
 #include "common/settings/settings.h"
 #include "sluice/names.h"
-#include "sluice/version.h"
 
 namespace sluice::cli {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr const char* kAgent = "agent";  // the container of the node's pod
-constexpr const char* kNodePods = "app.kubernetes.io/name=sluice,app.kubernetes.io/component=node";
 
 struct Options {
   Kubectl kubectl;
@@ -37,84 +33,6 @@ struct Options {
   bool once = false;
   double interval = 2;
 };
-
-// The answer of one node's agent, or the reason why there is none.
-struct NodeAnswer {
-  std::string node, pod, space, error;
-  v1::Status status;
-};
-
-std::string TextAt(const Json& object, const char* pointer) {
-  const Json::json_pointer path(pointer);
-  return object.contains(path) && object[path].is_string() ? object[path].get<std::string>() : "";
-}
-
-int MetricsPort(const Json& pod) {
-  for (const Json& c : pod["spec"]["containers"]) {
-    for (const Json& p : c.value("ports", Json::array())) {
-      if (p.value("name", "") == "metrics") return p.value("containerPort", 0);
-    }
-  }
-  return 0;
-}
-
-// The agent's flag --run-dir; empty: its default.
-std::string RunDir(const Json& pod) {
-  for (const Json& c : pod["spec"]["containers"]) {
-    const Json args = c.value("args", Json::array());
-    for (size_t i = 0; c.value("name", "") == kAgent && i + 1 < args.size(); ++i) {
-      if (args[i] == "--run-dir" && args[i + 1].is_string()) return args[i + 1].get<std::string>();
-    }
-  }
-  return {};
-}
-
-// Through the API server's proxy, where the agent serves without a token. With metrics.authentication: kubernetes the
-// proxy is refused, since it passes no token on. Then the agent's own tool answers, for those who may exec into its
-// pod.
-Kubectl::Answer AskAgent(const Kubectl& kubectl, const std::string& space, const Json& pod) {
-  const std::string name = TextAt(pod, "/metadata/name");
-  Kubectl::Answer proxied = kubectl.Run({"get", "--raw",
-                                         "/api/v1/namespaces/" + space + "/pods/" + name + ":" +
-                                             std::to_string(MetricsPort(pod)) + "/proxy/status.json"});
-  if (proxied.ok()) return proxied;
-  std::vector<std::string> command = {"exec", "-n", space, name, "-c", kAgent, "--", "sluice", "status", "-o", "json"};
-  if (const std::string dir = RunDir(pod); !dir.empty()) command.insert(command.end(), {"--run-dir", dir});
-  Kubectl::Answer own = kubectl.Run(command);
-  return own.ok() ? own : proxied;
-}
-
-bool ReadStatus(const std::string& text, v1::Status* status) {
-  google::protobuf::util::JsonParseOptions newer;  // an agent of a later version may send more fields
-  newer.ignore_unknown_fields = true;
-  return google::protobuf::util::JsonStringToMessage(text, status, newer).ok();
-}
-
-std::vector<NodeAnswer> Ask(const Options& o) {
-  std::vector<NodeAnswer> out;
-  const Json pods = o.kubectl.Get({"pods", "--all-namespaces", "-l", kNodePods});
-  for (const Json& pod : pods["items"]) {
-    NodeAnswer a;
-    a.node = TextAt(pod, "/spec/nodeName");
-    a.pod = TextAt(pod, "/metadata/name");
-    a.space = TextAt(pod, "/metadata/namespace");
-    if (a.node.empty() || (!o.node.empty() && a.node != o.node) || pod["metadata"].contains("deletionTimestamp"))
-      continue;
-    const Kubectl::Answer answer = AskAgent(o.kubectl, a.space, pod);
-    if (!answer.ok()) {
-      a.error = answer.Reason();
-    } else if (!ReadStatus(answer.out, &a.status)) {
-      a.error = "its answer is not understood: the agent has another version";
-    }
-    out.push_back(std::move(a));
-  }
-  if (out.empty()) {
-    Fail(1, o.node.empty()
-                ? "no agent runs in this cluster (pods with " + std::string(kNodePods) + "); is the chart installed?"
-                : "no agent runs on node '" + o.node + "'");
-  }
-  return out;
-}
 
 // All nodes in one status, for one table.
 v1::Status Merged(const std::vector<NodeAnswer>& answers) {
@@ -147,7 +65,8 @@ void PrintJson(const std::vector<NodeAnswer>& answers) {
 }
 
 void Status(const Options& o) {
-  const std::vector<NodeAnswer> answers = Ask(o);
+  ClusterReader cluster(o.kubectl);
+  const std::vector<NodeAnswer> answers = AskAgents(cluster, o.node);
   if (o.output == "json") return PrintJson(answers);
   for (const NodeAnswer& a : answers) {
     std::printf("node %s\n%s\n", a.node.c_str(), a.error.empty() ? StatusText(a.status).c_str() : "");
@@ -158,8 +77,9 @@ void Status(const Options& o) {
 void Top(const Options& o) {
   const bool paint = !o.once && o.output == "text" && isatty(STDOUT_FILENO) == 1;
   v1::Status before;
+  ClusterReader cluster(o.kubectl);
   for (bool first = true;; first = false) {
-    const std::vector<NodeAnswer> answers = Ask(o);
+    const std::vector<NodeAnswer> answers = AskAgents(cluster, o.node);
     const v1::Status now = Merged(answers);
     if (o.output == "json") {
       PrintJson(answers);
@@ -198,90 +118,9 @@ void Set(const Options& o) {
   if (!answer.ok()) throw CLI::RuntimeError(1);
 }
 
-void Webhook(const Options& o, Report& report) {
-  const Json found = o.kubectl.Get({"mutatingwebhookconfigurations"});
-  for (const Json& c : found["items"]) {
-    for (const Json& w : c.value("webhooks", Json::array())) {
-      if (w.value("name", "") != "mutate.sluice.dev") continue;
-      if (TextAt(w, "/clientConfig/caBundle").empty()) {
-        return report.Bad("webhook: its configuration has no CA yet", "see the log of deployment sluice-webhook");
-      }
-      const Json pods = o.kubectl.Get(
-          {"pods", "--all-namespaces", "-l", "app.kubernetes.io/name=sluice,app.kubernetes.io/component=webhook"});
-      int ready = 0;
-      for (const Json& pod : pods["items"]) {
-        for (const Json& s : pod["status"].value("conditions", Json::array())) {
-          ready += s.value("type", "") == "Ready" && s.value("status", "") == "True" ? 1 : 0;
-        }
-      }
-      if (ready == 0) {
-        return report.Bad("webhook: none of its pods is ready; pods that ask for a share are refused",
-                          "kubectl get pods -A -l app.kubernetes.io/component=webhook");
-      }
-      return report.Ok("webhook: registered, " + std::to_string(ready) + " pod(s) ready");
-    }
-  }
-  report.Bad("webhook: not registered: annotations have no effect", "helm install, or helm status sluice");
-}
-
-// Compares the node's offer to the scheduler with its agent's GPUs.
-void Node(const Options& o, const NodeAnswer& a, Report& report) {
-  const std::string who = "node " + a.node + ": ";
-  if (!a.error.empty()) return report.Bad(who + a.error, "kubectl -n " + a.space + " logs " + a.pod + " -c agent");
-  const Json node = o.kubectl.Get({"node", a.node});
-  const std::string units = TextAt(node, "/status/allocatable/sluice.dev~1gpu-percent");
-  if (a.status.gpus().empty()) {
-    report.Ok(who + "no GPU");
-  } else if (units.empty() || units == "0") {
-    report.Bad(who + std::to_string(a.status.gpus_size()) + " GPU(s), and no " SLUICE_RESOURCE " is offered",
-               "kubectl -n " + a.space + " logs " + a.pod + " -c device-plugin");
-  } else {
-    report.Ok(who + std::to_string(a.status.gpus_size()) + " GPU(s), " + units + " units offered, " +
-              std::to_string(a.status.allocations_size()) + " container(s)");
-  }
-  if (TextAt(node, "/metadata/annotations/sluice.dev~1gpus").empty()) {
-    report.Bad(who + "no annotation " SLUICE_NODE_ANNOTATION_GPUS ": gpu-memory and the extender do not know its GPUs",
-               "kubectl -n " + a.space + " logs " + a.pod + " -c agent | grep 'api server'");
-  }
-  if (a.status.agent_version() != SLUICE_VERSION) {
-    report.Bad(who + "agent " + a.status.agent_version() + ", this tool " SLUICE_VERSION,
-               "finish the upgrade, or use the tool of that version");
-  }
-  if (!a.status.config_error().empty())
-    report.Bad(who + "its agent refuses its configuration", "kubectl -n " + a.space + " logs " + a.pod + " -c agent");
-  for (const v1::AllocationStatus& allocation : a.status.allocations()) {
-    const std::string name = allocation.namespace_() + "/" + allocation.pod() + "/" + allocation.container();
-    if (allocation.hook_state() == "not hooked") {
-      report.Bad(who + name + " uses the GPU without the hook",
-                 "is LD_PRELOAD kept, is the program dynamically linked? kubectl describe pod shows since when");
-    }
-    if (allocation.hook_state() == "unproven") {
-      report.Warn(who + name + " has a hook whose counters disagree with the GPU driver",
-                  "kubectl describe pod shows the reason (SluiceUnproven)");
-    }
-    if (allocation.hook_state() == "refused") {
-      report.Bad(who + name + " has a hook that the agent refuses",
-                 "restart the container after the upgrade; kubectl describe pod");
-    }
-  }
-}
-
-// Pods that wait for a share or were refused, with the reason.
-void Placement(const Options& o, Report& report) {
-  const Kubectl::Answer pods = o.kubectl.Run({"get", "pods", "--all-namespaces", "-o", "json"});
-  const Kubectl::Answer nodes = o.kubectl.Run({"get", "nodes", "-o", "json"});
-  for (const Kubectl::Answer& a : {pods, nodes}) {
-    if (!a.ok()) return report.Skip("placement: " + a.Reason() + "; not checked");
-  }
-  report.Add(JudgePlacement(pods.out, nodes.out, std::time(nullptr)));
-}
-
 void Doctor(const Options& o) {
-  Report report;
-  Webhook(o, report);
-  Placement(o, report);
-  for (const NodeAnswer& a : Ask(o)) Node(o, a, report);
-  throw CLI::RuntimeError(report.bad() ? 1 : 0);
+  ClusterReader cluster(o.kubectl);
+  throw CLI::RuntimeError(ExamineCluster(cluster, o.node) ? 0 : 1);
 }
 
 void AddOutput(CLI::App& command, Options* o) {

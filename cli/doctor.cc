@@ -17,6 +17,7 @@
 #include "cli/agent_connection.h"
 #include "cli/commands.h"
 #include "cli/doctor_placement.h"
+#include "cli/doctor_processes.h"
 #include "cli/paths.h"
 #include "cli/report.h"
 #include "sluice/names.h"
@@ -117,6 +118,8 @@ void Agent(const Options& o, Report& report) {
               std::to_string(status.allocations_size()) + " allocation(s)");
   }
   if (status.gpus().empty()) report.Bad("agent: it sees no GPU", "its log names the library that it tried to load");
+  if (!status.offer_problem().empty())
+    report.Bad("plugin: " + status.offer_problem(), "the sentence names the setting");
   if (!status.config_error().empty())
     report.Warn("agent: configuration refused: " + status.config_error(),
                 "correct the file; the agent reads it at once");
@@ -130,6 +133,7 @@ void Agent(const Options& o, Report& report) {
       report.Warn("allocation " + a.id() + ": unproven: " + a.hook_reason(),
                   "is the process stopped? else it, or a library of it, uses the GPU beside the hook");
     }
+    report.Add(JudgeNewerEntries("allocation " + a.id(), a));
   }
 }
 
@@ -168,7 +172,10 @@ void Cluster(const Options& o, Report& report) {
     report.Skip("webhook: no kubectl here, not checked");
     return;
   }
-  if (!OutputOf("kubectl get mutatingwebhookconfigurations -o name 2>/dev/null | grep sluice").empty()) {
+  // By the webhook's own name: the configuration's is a choice of the chart's user.
+  if (!OutputOf("kubectl get mutatingwebhookconfigurations -o jsonpath='{.items[*].webhooks[*].name}' 2>/dev/null | "
+                "grep -w mutate.sluice.dev")
+           .empty()) {
     report.Ok("webhook: registered");
   } else {
     report.Warn("webhook: kubectl shows no mutating webhook of sluice",

@@ -3,7 +3,9 @@
 #include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "cli/placement_room.h"
 #include "sluice/names.h"
 
 namespace sluice::cli {
@@ -72,84 +74,120 @@ std::string Plural(std::size_t count, const char* noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
-void JudgePods(const Json& pods, long now, std::vector<Finding>& out) {
+}  // namespace
+
+struct PlacementCheck::Pods {
   std::map<std::string, Names> waiting, unseen, refused;  // by reason; `unseen` by scheduler
   std::size_t placed = 0;
-  for (const Json& pod : At(pods, "/items")) {
-    if (!AsksForUnits(pod)) continue;
-    const std::string phase = Text(pod, "/status/phase");
-    const std::string message = Text(pod, "/status/message");
-    if (phase == "Failed" && message.find(SLUICE_REFUSAL) != std::string::npos) {
-      refused[message.substr(message.find(SLUICE_REFUSAL))].Add(NameOf(pod));
-    } else if (!Text(pod, "/spec/nodeName").empty()) {
-      ++placed;
-    } else if (AgeOf(pod, now) >= kMinWaitSeconds) {
-      const std::string why = WhyUnscheduled(pod);
-      if (why.empty()) {
-        unseen[Text(pod, "/spec/schedulerName")].Add(NameOf(pod));
-      } else {
-        waiting[why].Add(NameOf(pod));
-      }
+  PlacementDemand demand;
+};
+
+struct PlacementCheck::Nodes {
+  Names silent, unreadable;
+  PlacementRoom room;
+};
+
+PlacementCheck::PlacementCheck(long now)
+    : now_(now), pods_(std::make_unique<Pods>()), nodes_(std::make_unique<Nodes>()) {}
+PlacementCheck::~PlacementCheck() = default;
+
+void PlacementCheck::ClearNodes() { *nodes_ = {}; }
+void PlacementCheck::ClearPods() { *pods_ = {}; }
+
+void PlacementCheck::AddPod(const Json& pod) {
+  if (!AsksForUnits(pod)) return;
+  const std::string phase = Text(pod, "/status/phase");
+  const std::string message = Text(pod, "/status/message");
+  if (phase == "Failed" && message.find(SLUICE_REFUSAL) != std::string::npos) {
+    pods_->refused[message.substr(message.find(SLUICE_REFUSAL))].Add(NameOf(pod));
+    pods_->demand.AddUnplaced(pod);
+  } else if (!Text(pod, "/spec/nodeName").empty()) {
+    ++pods_->placed;
+    pods_->demand.AddPlaced(pod);
+  } else if (AgeOf(pod, now_) >= kMinWaitSeconds) {
+    const std::string why = WhyUnscheduled(pod);
+    if (why.empty()) {
+      pods_->unseen[Text(pod, "/spec/schedulerName")].Add(NameOf(pod));
+    } else {
+      pods_->waiting[why].Add(NameOf(pod));
+      pods_->demand.AddUnplaced(pod);
     }
   }
-  for (const auto& [why, names] : waiting) {
+}
+
+void PlacementCheck::AddNode(const Json& node) {
+  const std::string units = Text(node, "/status/allocatable/sluice.dev~1gpu-percent");
+  if (units.empty() || units == "0") return;
+  const Json& cards = At(node, "/metadata/annotations/sluice.dev~1gpus");
+  if (!cards.is_string()) {
+    nodes_->silent.Add(Text(node, "/metadata/name"));
+  } else if (!Json::parse(cards.get_ref<const std::string&>(), nullptr, false).is_array()) {
+    nodes_->unreadable.Add(Text(node, "/metadata/name"));
+  } else {
+    nodes_->room.Add(node);
+  }
+}
+
+std::vector<Finding> PlacementCheck::Findings() const {
+  std::vector<Finding> out;
+  if (const Names& silent = nodes_->silent; silent.count() > 0) {
+    out.push_back({Finding::kWarn,
+                   "placement: " + Plural(silent.count(), "node") + " offering units without the annotation " +
+                       SLUICE_NODE_ANNOTATION_GPUS + " (" + silent.Text() + "): the extender places nothing there",
+                   "see the log of the agent there; it writes the annotation"});
+  }
+  if (const Names& unreadable = nodes_->unreadable; unreadable.count() > 0) {
+    out.push_back({Finding::kBad,
+                   "placement: the annotation " SLUICE_NODE_ANNOTATION_GPUS " of " +
+                       Plural(unreadable.count(), "node") + " (" + unreadable.Text() + ") is no list of cards",
+                   "remove it; the agent writes it anew"});
+  }
+  for (const auto& [why, names] : pods_->waiting) {
     out.push_back({Finding::kWarn,
                    "placement: " + Plural(names.count(), "pod") + " waiting (" + names.Text() + "): " + why,
-                   "free units, add a GPU, or ask for less; docs/design/placement.md explains the reasons"});
+                   // The API server tolerates only a taint whose key is the requested resource.
+                   why.find("untolerated taint") != std::string::npos
+                       ? "give the pods a toleration of that taint (docs/operate/install.md, Taints), or free units"
+                       : "free units, add a GPU, or ask for less; docs/design/placement.md explains the reasons"});
   }
-  for (const auto& [scheduler, names] : unseen) {
+  for (const auto& [scheduler, names] : pods_->unseen) {
     out.push_back({Finding::kBad,
                    "placement: no scheduler has looked at " + Plural(names.count(), "pod") + " (" + names.Text() +
                        ") whose schedulerName is \"" + scheduler + "\"",
                    "is that scheduler running? kubectl get pods -A -l app.kubernetes.io/component=scheduler"});
   }
-  for (const auto& [why, names] : refused) {
+  for (const auto& [why, names] : pods_->refused) {
     out.push_back({Finding::kBad,
                    "placement: " + Plural(names.count(), "pod") + " refused by its node (" + names.Text() + "): " + why,
                    "delete them so that they are placed anew; with the extender (scheduler.mode=own in the chart) pods "
                    "are bound only "
                    "where a card can hold them"});
   }
-  if (waiting.empty() && unseen.empty() && refused.empty()) {
-    out.push_back({Finding::kOk,
-                   "placement: " + Plural(placed, "pod") + " with a fraction placed, none waits, none was refused",
-                   ""});
-  }
-}
-
-void JudgeNodes(const Json& nodes, std::vector<Finding>& out) {
-  Names silent, unreadable;
-  for (const Json& node : At(nodes, "/items")) {
-    const std::string units = Text(node, "/status/allocatable/sluice.dev~1gpu-percent");
-    if (units.empty() || units == "0") continue;
-    const Json& cards = At(node, "/metadata/annotations/sluice.dev~1gpus");
-    if (!cards.is_string()) {
-      silent.Add(Text(node, "/metadata/name"));
-    } else if (!Json::parse(cards.get_ref<const std::string&>(), nullptr, false).is_array()) {
-      unreadable.Add(Text(node, "/metadata/name"));
-    }
-  }
-  if (silent.count() > 0) {
+  for (const SplitRoom& split : FindSplitRoom(pods_->demand, nodes_->room)) {
+    Names names;
+    for (const std::string& pod : split.pods) names.Add(pod);
     out.push_back({Finding::kWarn,
-                   "placement: " + Plural(silent.count(), "node") + " offering units without the annotation " +
-                       SLUICE_NODE_ANNOTATION_GPUS + " (" + silent.Text() + "): the extender places nothing there",
-                   "see the log of the agent there; it writes the annotation"});
+                   "placement: the sum fits, no card fits: " + Plural(names.count(), "pod") + " (" + names.Text() +
+                       ") of " + std::to_string(split.units) + " units; node " + split.node + " has " +
+                       std::to_string(split.sum_free) + " units free in all, but " + split.why,
+                   "queues and cluster autoscalers count sums, so none adds a node: ask for less, add a node by hand, "
+                   "or end a container so that one card gets free"});
   }
-  if (unreadable.count() > 0) {
-    out.push_back({Finding::kBad,
-                   "placement: the annotation " SLUICE_NODE_ANNOTATION_GPUS " of " +
-                       Plural(unreadable.count(), "node") + " (" + unreadable.Text() + ") is no list of cards",
-                   "remove it; the agent writes it anew"});
+  if (pods_->waiting.empty() && pods_->unseen.empty() && pods_->refused.empty()) {
+    out.push_back(
+        {Finding::kOk,
+         "placement: " + Plural(pods_->placed, "pod") + " with a fraction placed, none waits, none was refused", ""});
   }
+  return out;
 }
-
-}  // namespace
 
 std::vector<Finding> JudgePlacement(const std::string& pods, const std::string& nodes, long now) {
-  std::vector<Finding> out;
-  JudgeNodes(Json::parse(nodes, nullptr, /*allow_exceptions=*/false), out);
-  JudgePods(Json::parse(pods, nullptr, /*allow_exceptions=*/false), now, out);
-  return out;
+  PlacementCheck check(now);
+  const Json node_list = Json::parse(nodes, nullptr, /*allow_exceptions=*/false);
+  const Json pod_list = Json::parse(pods, nullptr, /*allow_exceptions=*/false);
+  for (const Json& node : At(node_list, "/items")) check.AddNode(node);
+  for (const Json& pod : At(pod_list, "/items")) check.AddPod(pod);
+  return check.Findings();
 }
 
 }  // namespace sluice::cli

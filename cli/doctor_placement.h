@@ -2,6 +2,8 @@
 #ifndef SLUICE_CLI_DOCTOR_PLACEMENT_H_
 #define SLUICE_CLI_DOCTOR_PLACEMENT_H_
 
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -13,8 +15,30 @@ struct Finding {
   std::string fix;  // empty: nothing to fix
 };
 
-// `pods` and `nodes` are lists as `kubectl get -o json` prints them; unreadable parts count as absent. `now`: seconds
-// since the epoch. A pod that has waited for less than half a minute is not reported.
+// Gathers what it uses of nodes and pods, and then judges. One thread may add nodes while another adds pods.
+class PlacementCheck {
+ public:
+  // `now`: seconds since the epoch. A pod that has waited for less than half a minute is not reported.
+  explicit PlacementCheck(long now);
+  ~PlacementCheck();
+
+  // Objects of the API. Unreadable parts count as absent.
+  void AddNode(const nlohmann::json& node);
+  void AddPod(const nlohmann::json& pod);
+  // For a list that is read anew.
+  void ClearNodes();
+  void ClearPods();
+  std::vector<Finding> Findings() const;
+
+ private:
+  struct Pods;
+  struct Nodes;
+  const long now_;
+  std::unique_ptr<Pods> pods_;
+  std::unique_ptr<Nodes> nodes_;
+};
+
+// The same for whole lists, as `kubectl get -o json` prints them; unreadable ones count as empty.
 std::vector<Finding> JudgePlacement(const std::string& pods, const std::string& nodes, long now);
 
 }  // namespace sluice::cli

@@ -12,6 +12,7 @@ class Kubectl {
  public:
   // Arguments of every call: --context, --kubeconfig.
   std::vector<std::string>* global() { return &global_; }
+  const std::vector<std::string>& global() const { return global_; }
 
   struct Answer {
     int status = 0;  // exit status; 127: no kubectl

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -19,9 +20,9 @@
 #include "cli/child.h"
 #include "cli/commands.h"
 #include "cli/paths.h"
-#include "cli/preload.h"
 #include "cli/text.h"
 #include "cli/visible_devices.h"
+#include "common/loader_paths.h"
 #include "common/settings/settings.h"
 #include "sluice/names.h"
 
@@ -53,7 +54,10 @@ class OwnAgent {
     if (!dir_.empty()) std::filesystem::remove_all(dir_, ec);
   }
   std::string Start(const std::string& nvml) {
-    dir_ = MakeRunFolder("");
+    std::string error;
+    const std::optional<std::string> folder = MakeRunFolder(error);
+    if (!folder) Fail(kOwnFailure, error);
+    dir_ = *folder;
     const std::string agent = BinDir() + "/sluice-agent";
     std::vector<std::string> args = {
         agent, "--run-dir", dir_, "--alloc-dir", dir_ + "/alloc", "--end-with", std::to_string(getpid()), "--quiet"};
@@ -150,9 +154,12 @@ std::vector<std::string> Environment(const std::map<std::string, std::string>& c
   return out;
 }
 
-std::string Prepended(const std::string& first, const char* variable) {
-  const char* old = std::getenv(variable);
-  return old != nullptr && *old != '\0' ? first + ":" + old : first;
+// The value of a variable of the loader's with our library or folder in front.
+std::string Loading(LoaderPaths& paths, const char* variable, const std::string& path) {
+  std::string error;
+  const std::optional<std::string> fit = paths.Fit(path, error);
+  if (!fit) Fail(kOwnFailure, error);
+  return PrependedTo(variable, *fit);
 }
 
 int Run(Options o, const std::vector<std::string>& program) {
@@ -205,11 +212,11 @@ int Run(Options o, const std::vector<std::string>& program) {
   std::map<std::string, std::string> environment;
   environment[SLUICE_ENV_GPU_FRACTION] = environment[SLUICE_ENV_GPU_MEMORY] = "";  // at most one of them is set
   for (const auto& [name, value] : o.values) environment[std::string(settings::Find(name)->variable)] = value;
-  environment["LD_PRELOAD"] = Prepended(paths.Fit(shim), "LD_PRELOAD");
+  environment["LD_PRELOAD"] = Loading(paths, "LD_PRELOAD", shim);
   environment[SLUICE_ENV_SOCKET] = allocation.directory() + "/" SLUICE_SOCKET_NAME;
   if (!o.backend.empty()) environment[SLUICE_ENV_BACKEND] = o.backend;
   if (!o.on_error.empty()) environment[SLUICE_ENV_ON_ERROR] = o.on_error;
-  if (sim) environment["LD_LIBRARY_PATH"] = Prepended(paths.Fit(SimGpuDir()), "LD_LIBRARY_PATH");
+  if (sim) environment["LD_LIBRARY_PATH"] = Loading(paths, "LD_LIBRARY_PATH", SimGpuDir());
   // On a node with further GPUs, CUDA must see the allocated ones only.
   if (!visible.hides_all && status.gpus_size() > allocation.gpus_size()) {
     std::vector<std::string> uuids;

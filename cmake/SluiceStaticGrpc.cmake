@@ -4,7 +4,7 @@
 # process two copies of abseil. All our gRPC is on Unix sockets, so the variant without TLS is linked: 5 MB less of text.
 #
 # sluice_carry(TARGET LIB...): copies shared objects that come without an archive (prometheus-cpp::core, ...) under their
-# soname into build/lib, where TARGET finds them by its RPATH.
+# soname into build/lib, where TARGET finds them by its RPATH. sluice_carry_httplib(TARGET): the same for cpp-httplib.
 include_guard()
 
 # out: PATH's archive (".so[.N]" replaced by ".a"), empty where there is none.
@@ -67,4 +67,14 @@ function(sluice_carry target)
     add_custom_command(TARGET ${target} POST_BUILD COMMAND ${CMAKE_COMMAND} -E copy_if_different
       "$<TARGET_FILE:${library}>" "${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/$<TARGET_SONAME_FILE_NAME:${library}>")
   endforeach()
+endfunction()
+
+# cpp-httplib has no CMake target that names its file.
+function(sluice_carry_httplib target)
+  find_library(SLUICE_HTTPLIB cpp-httplib REQUIRED)
+  file(REAL_PATH ${SLUICE_HTTPLIB} file)
+  get_filename_component(name ${file} NAME)
+  string(REGEX MATCH "^[^/]*\\.so\\.[0-9]+\\.[0-9]+" soname ${name})  # before version 1, a minor version has its own ABI
+  add_custom_command(TARGET ${target} POST_BUILD COMMAND ${CMAKE_COMMAND} -E copy_if_different
+    ${file} ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/${soname})
 endfunction()

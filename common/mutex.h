@@ -1,9 +1,13 @@
-// std::mutex and std::condition_variable with thread-safety annotations, which libstdc++'s own types lack.
+// A mutex and a condition variable with thread-safety annotations, which the types of libstdc++ lack.
+//
+// On pthread's own types: std::condition_variable may wait by the system's clock, which may be set.
 #ifndef SLUICE_COMMON_MUTEX_H_
 #define SLUICE_COMMON_MUTEX_H_
 
-#include <condition_variable>
-#include <mutex>
+#include <pthread.h>
+
+#include <chrono>
+#include <ctime>
 
 #include "common/thread_annotations.h"
 
@@ -14,12 +18,13 @@ class SLUICE_CAPABILITY("mutex") Mutex {
   Mutex() = default;
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
-  void Lock() SLUICE_ACQUIRE() { mutex_.lock(); }
-  void Unlock() SLUICE_RELEASE() { mutex_.unlock(); }
+  void Lock() SLUICE_ACQUIRE() { pthread_mutex_lock(&mutex_); }
+  void Unlock() SLUICE_RELEASE() { pthread_mutex_unlock(&mutex_); }
 
  private:
   friend class Condition;
-  std::mutex mutex_;
+  pthread_mutex_t mutex_ =
+      PTHREAD_MUTEX_INITIALIZER;  // a constant, and nothing to destroy: usable before and after main
 };
 
 // Holds the mutex for a scope.
@@ -49,21 +54,28 @@ class SLUICE_SCOPED_LOCK MutexUnlock {
 // The caller of Wait() holds the mutex and checks its condition again afterwards: a wait may end without a notice.
 class Condition {
  public:
-  void Wait(Mutex& mutex) SLUICE_REQUIRES(mutex) {
-    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    condition_.wait(lock);
-    lock.release();
+  Condition() {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&condition_, &monotonic);
+    pthread_condattr_destroy(&monotonic);
   }
-  template <typename TimePoint>
-  void WaitUntil(Mutex& mutex, const TimePoint& end) SLUICE_REQUIRES(mutex) {
-    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    condition_.wait_until(lock, end);
-    lock.release();
+  ~Condition() { pthread_cond_destroy(&condition_); }
+  Condition(const Condition&) = delete;
+  Condition& operator=(const Condition&) = delete;
+
+  void Wait(Mutex& mutex) SLUICE_REQUIRES(mutex) { pthread_cond_wait(&condition_, &mutex.mutex_); }
+  // Returns at `end` at the latest, and at once where it is over.
+  void WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point end) SLUICE_REQUIRES(mutex) {
+    const std::chrono::nanoseconds ns = end.time_since_epoch();  // of CLOCK_MONOTONIC
+    const timespec at{static_cast<time_t>(ns.count() / 1'000'000'000), static_cast<long>(ns.count() % 1'000'000'000)};
+    pthread_cond_timedwait(&condition_, &mutex.mutex_, &at);
   }
-  void NotifyAll() { condition_.notify_all(); }
+  void NotifyAll() { pthread_cond_broadcast(&condition_); }
 
  private:
-  std::condition_variable condition_;
+  pthread_cond_t condition_;
 };
 
 }  // namespace sluice

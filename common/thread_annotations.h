@@ -2,8 +2,8 @@
 // may be used everywhere. Other compilers see nothing.
 // https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 //
-// The analysis follows types that are annotated themselves, which libstdc++'s std::mutex is not: use sluice::Mutex
-// (common/mutex.h), or annotate a lock class of your own as it is done there.
+// The analysis follows types that are annotated themselves, which std::mutex and pthread_mutex_t are not: use
+// sluice::Mutex (common/mutex.h), or annotate a lock class of your own as it is done there.
 #ifndef SLUICE_COMMON_THREAD_ANNOTATIONS_H_
 #define SLUICE_COMMON_THREAD_ANNOTATIONS_H_
 

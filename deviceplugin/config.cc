@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
+#include "common/http/listen_address.h"
 #include "deviceplugin/decide/device_id.h"
 #include "deviceplugin/host/files.h"
 #include "deviceplugin/text.h"
@@ -99,13 +100,24 @@ Setter YesNo(bool Config::* field) {
 
 absl::Status SetMetricsAddress(const YAML::Node& node, Config* config) {
   const std::string text = Text(node);
-  const size_t colon = text.rfind(':');
-  int port = -1;
-  if (!text.empty() &&
-      (colon == std::string::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 0 || port > 65535)) {
-    return Bad(text, "ADDR:PORT, :PORT, or an empty text to serve none");
+  if (!text.empty() && !ParseListenAddress(text)) {
+    return Bad(text, StrCat(kListenAddressForms, ", or an empty text to serve none"));
   }
   config->metrics_address = text;
+  return absl::OkStatus();
+}
+
+absl::Status SetLogFormat(const YAML::Node& node, Config* config) {
+  const auto format = ParseLogFormat(Text(node));
+  if (!format) return Bad(Text(node), "text, json");
+  config->log_format = *format;
+  return absl::OkStatus();
+}
+
+absl::Status SetLogLevel(const YAML::Node& node, Config* config) {
+  const auto level = ParseLogLevel(Text(node));
+  if (!level) return Bad(Text(node), "ERROR, WARN, INFO, DEBUG");
+  config->log_level = *level;
   return absl::OkStatus();
 }
 
@@ -136,7 +148,8 @@ const std::map<std::string, Setter>& Setters() {
       {"preStartWaitMs", Number(&Config::pre_start_wait, 0, 25'000, "milliseconds (kubelet waits 30 s)")},
       {"collectSeconds", Number(&Config::collect_every, 1, 86'400, "seconds")},
       {"collectGraceSeconds", Number(&Config::collect_grace, 0, 86'400, "seconds")},
-      {"logLevel", OneOf(&Config::log_level, {"ERROR", "WARN", "INFO", "DEBUG"})},
+      {"logFormat", SetLogFormat},
+      {"logLevel", SetLogLevel},
   };
   return *setters;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/log/log.h"
 #include "sluice/names.h"
 #include "sluice/reservation.h"
 
@@ -44,7 +45,8 @@ struct Config {
   std::chrono::milliseconds pre_start_wait{10'000};
   std::chrono::seconds collect_every{60};
   std::chrono::seconds collect_grace{300};
-  std::string log_level = "INFO";
+  LogFormat log_format = LogFormat::kText;
+  LogLevel log_level = LogLevel::kInfo;
 };
 
 // INVALID_ARGUMENT names the key, the value and the accepted values.

@@ -10,15 +10,16 @@
 #include <vector>
 
 #include "common/command_line.h"
+#include "common/log/log.h"
 #include "deviceplugin/config.h"
 #include "deviceplugin/host/hook_library.h"
-#include "deviceplugin/log.h"
 #include "deviceplugin/plugin.h"
 #include "sluice/version.h"
 
 namespace {
 
-using sluice::deviceplugin::Level;
+using sluice::Log;
+using sluice::LogLevel;
 
 int Fail(const absl::Status& status, int exit_status) {
   std::fprintf(stderr, "sluice-device-plugin: %s\n", std::string(status.message()).c_str());
@@ -56,7 +57,7 @@ int main(int argc, char** argv) {
   }
   // One heap instead of one per thread, which would take a resident megabyte each.
   mallopt(M_ARENA_MAX, 1);
-  sluice::deviceplugin::SetLogLevel(config->log_level);
+  sluice::SetUpLog("sluice-device-plugin", config->log_format, config->log_level);
 
   sigset_t signals;
   sigemptyset(&signals);
@@ -66,13 +67,13 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   const int stop = signalfd(-1, &signals, SFD_CLOEXEC);
 
-  sluice::deviceplugin::Log(Level::kInfo, "starting", {{"version", SLUICE_VERSION}, {"kubelet-dir", kubelet_dir}});
+  Log(LogLevel::kInfo, "starting", {{"version", SLUICE_VERSION}, {"kubelet-dir", kubelet_dir}});
   sluice::deviceplugin::PluginOptions options{
       *config, config_path, kubelet_dir, sluice::deviceplugin::MakeDriverNvml(config->nvml_library, config->sys_root),
       stop};
   bool stuck = false;
   const absl::Status status = RunPlugin(std::move(options), &stuck);
-  if (!status.ok()) sluice::deviceplugin::Log(Level::kError, "cannot run", {{"why", std::string(status.message())}});
+  if (!status.ok()) Log(LogLevel::kError, "cannot run", {{"why", std::string(status.message())}});
   // Exit handlers would destroy objects that a thread inside a hanging driver call still uses.
   if (stuck) _exit(status.ok() ? 0 : 1);
   return status.ok() ? 0 : 1;

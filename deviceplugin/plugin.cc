@@ -12,10 +12,10 @@
 #include <cerrno>
 #include <thread>
 
+#include "common/log/log.h"
 #include "deviceplugin/decide/registration.h"
 #include "deviceplugin/grpc/service.h"
 #include "deviceplugin/host/files.h"
-#include "deviceplugin/log.h"
 #include "deviceplugin/reconciler.h"
 #include "deviceplugin/reservation_watcher.h"
 #include "deviceplugin/text.h"
@@ -78,7 +78,7 @@ class PluginRunner {
       follower.emplace(options_.config.reservation_file, options_.kubelet_dir, reservations_);
     }
     while (!stopped_) Step();
-    Log(Level::kInfo, "stopping");
+    Log(LogLevel::kInfo, "stopping");
     server_.reset();
     unlink(own_socket_.c_str());
     *stuck = reconciler_->stuck_calls() > 0;
@@ -93,7 +93,7 @@ class PluginRunner {
     while (!StopRequested(logged ? 100 : 0)) {
       if (lock_.value < 0) lock_.value = open(options_.kubelet_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
       if (lock_.value < 0) {
-        if (!logged) Log(Level::kWarn, "waiting for kubelet's folder", {{"path", options_.kubelet_dir}});
+        if (!logged) Log(LogLevel::kWarn, "waiting for kubelet's folder", {{"path", options_.kubelet_dir}});
         logged = true;
         continue;
       }
@@ -129,7 +129,7 @@ class PluginRunner {
     const bool was = registration_.registered();
     const auto action = registration_.Next(seen, Clock::now());
     if (was && !registration_.registered())
-      Log(Level::kInfo, "registration lost", {{"why", registration_.why_unregistered()}});
+      Log(LogLevel::kInfo, "registration lost", {{"why", registration_.why_unregistered()}});
     registered_ = registration_.registered();
     switch (action) {
       case Registration::Action::kServe:
@@ -150,9 +150,9 @@ class PluginRunner {
     const bool served = server.ok();
     if (served) {
       server_ = *std::move(server);
-      Log(Level::kInfo, "serving", {{"socket", own_socket_}});
+      Log(LogLevel::kInfo, "serving", {{"socket", own_socket_}});
     } else {
-      Log(Level::kError, "serving", {{"why", std::string(server.status().message())}});
+      Log(LogLevel::kError, "serving", {{"why", std::string(server.status().message())}});
     }
     registration_.Served(served, Identify(own_socket_), Clock::now());
   }
@@ -160,7 +160,8 @@ class PluginRunner {
   void Register() {
     const absl::Status s = RegisterWithKubelet(kubelet_socket_, kPluginSocketName);
     metrics_->CountRegistration(s.ok());
-    Log(s.ok() ? Level::kInfo : Level::kWarn, "registration", {{"result", s.ok() ? "ok" : std::string(s.message())}});
+    Log(s.ok() ? LogLevel::kInfo : LogLevel::kWarn, "registration",
+        {{"result", s.ok() ? "ok" : std::string(s.message())}});
     // If kubelet restarted meanwhile, Next sees another kubelet socket and registers again.
     registration_.Registered(s.ok(), Clock::now());
     registered_ = s.ok();
@@ -188,12 +189,12 @@ class PluginRunner {
     stamp_ = stamp;
     auto config = LoadConfig(options_.config_path);
     if (!config.ok()) {
-      Log(Level::kError, "the changed configuration is invalid, the previous one stays in force",
+      Log(LogLevel::kError, "the changed configuration is invalid, the previous one stays in force",
           {{"why", std::string(config.status().message())}});
       return;
     }
-    Log(Level::kInfo, "configuration changed (paths, NVML and the metrics address need a restart)");
-    SetLogLevel(config->log_level);
+    Log(LogLevel::kInfo, "configuration changed (paths, NVML and the metrics address need a restart)");
+    SetUpLog("sluice-device-plugin", config->log_format, config->log_level);
     reconciler_->Reconfigure(*config);
   }
 

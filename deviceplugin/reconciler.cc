@@ -7,11 +7,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "common/log/log.h"
 #include "deviceplugin/decide/collector.h"
-#include "deviceplugin/host/cdi.h"
 #include "deviceplugin/host/files.h"
 #include "deviceplugin/host/hook_library.h"
-#include "deviceplugin/log.h"
 #include "deviceplugin/text.h"
 #include "sluice/version.h"
 
@@ -22,32 +21,6 @@ namespace {
 constexpr std::chrono::milliseconds kEventWait{250};
 constexpr std::chrono::milliseconds kNotOpenPause{2000};
 constexpr std::chrono::milliseconds kNoEventsPause{10'000};
-
-struct AccessChoice {
-  DriverAccess access;
-  std::string why;
-};
-
-AccessChoice ChooseAccess(const Config& config, const Inventory& inventory, const std::set<std::string>& cdi_names,
-                          const DriverFiles& driver) {
-  if (config.driver_access == "nvidia-cdi") return {DriverAccess::kNvidiaCdi, "set"};
-  if (config.driver_access == "nvidia-runtime") return {DriverAccess::kNvidiaRuntime, "set"};
-  if (config.driver_access == "own") return {DriverAccess::kOwn, "set"};
-  const bool named =
-      !inventory.cards.empty() && std::all_of(inventory.cards.begin(), inventory.cards.end(), [&](const Card& card) {
-        return card.state == CardState::kNotOffered || cdi_names.contains(StrCat(kNvidiaCdiKind, "=", card.uuid));
-      });
-  if (named) return {DriverAccess::kNvidiaCdi, "auto: NVIDIA's CDI specs name every card"};
-  const std::string root = config.driver_root == "/" ? "" : config.driver_root;
-  for (const char* runtime :
-       {"/usr/bin/nvidia-container-runtime", "/usr/local/nvidia/toolkit/nvidia-container-runtime"}) {
-    if (IsFile(root + runtime)) return {DriverAccess::kNvidiaRuntime, StrCat("auto: found ", root, runtime)};
-  }
-  return {DriverAccess::kOwn, driver.libraries.empty()
-                                  ? "auto: found neither NVIDIA's CDI specs, nor its runtime, nor driver libraries "
-                                    "under driverRoot"
-                                  : "auto: found neither NVIDIA's CDI specs nor its runtime"};
-}
 
 // The parent of kubelet's plugin folder: /var/lib/kubelet/device-plugins -> /var/lib/kubelet.
 std::string KubeletRoot(const std::string& kubelet_dir) {
@@ -186,7 +159,7 @@ void Reconciler::ReadNvml() {
     MutexLock lock(mutex_);
     for (const NvmlEvent& event : events_) {
       inventory_.ApplyEvent(event, now);
-      Log(Level::kWarn, "driver event", {{"gpu", event.uuid}, {"xid", StrCat(event.xid)}});
+      Log(LogLevel::kWarn, "driver event", {{"gpu", event.uuid}, {"xid", StrCat(event.xid)}});
     }
     events_.clear();
   }
@@ -221,7 +194,7 @@ void Reconciler::ReadPodResources() {
   if (stat(config_.pod_resources_socket.c_str(), &st) != 0) return;
   auto answer = ListPodResources(config_.pod_resources_socket);
   if (!answer.ok()) {
-    Log(Level::kDebug, "pod-resources did not answer", {{"why", std::string(answer.status().message())}});
+    Log(LogLevel::kDebug, "pod-resources did not answer", {{"why", std::string(answer.status().message())}});
     return;  // cards that other plugins offered before stay excluded
   }
   pod_resources_ = *std::move(answer);
@@ -236,9 +209,9 @@ void Reconciler::RestoreAllocations() {
   for (const CheckpointEntry& given : *checkpoint) {
     const auto restored = store_.Restore(given.run_dir, given.device_ids);
     if (!restored.ok()) {
-      Log(Level::kError, "allocation", {{"why", std::string(restored.status().message())}});
+      Log(LogLevel::kError, "allocation", {{"why", std::string(restored.status().message())}});
     } else if (*restored) {
-      Log(Level::kWarn, "allocation restored from kubelet's checkpoint",
+      Log(LogLevel::kWarn, "allocation restored from kubelet's checkpoint",
           {{"directory", given.run_dir}, {"pod", given.pod_uid}, {"container", given.container}});
     }
   }
@@ -253,32 +226,12 @@ void Reconciler::PrepareHookLibrary() {
   if (installed.ok()) {
     lib_dir_ = *installed;
     lib_problem_.clear();
-    Log(Level::kInfo, "hook library", {{"path", lib_dir_}});
+    Log(LogLevel::kInfo, "hook library", {{"path", lib_dir_}});
     return;
   }
   const std::string problem = StrCat("the hook library is not installed: ", installed.status().message());
-  if (problem != lib_problem_) Log(Level::kError, "hook library", {{"why", problem}});
+  if (problem != lib_problem_) Log(LogLevel::kError, "hook library", {{"why", problem}});
   lib_problem_ = problem;
-}
-
-void Reconciler::PrepareDriverAccess(NodeSnapshot* snapshot) {
-  const DriverFiles driver = FindDriverFiles(config_.driver_root, config_.device_root);
-  auto names = ListCdiNames(config_.cdi_search_dirs);
-  const AccessChoice choice = ChooseAccess(config_, snapshot->inventory, {names.begin(), names.end()}, driver);
-  if (choice.access == DriverAccess::kOwn) {
-    auto changed = SyncCdiSpecs(config_.cdi_dir, snapshot->inventory.cards, driver, config_.device_root, cdi_in_use_,
-                                may_remove_cdi_);
-    if (!changed.ok()) {
-      Log(Level::kError, "CDI specs", {{"why", std::string(changed.status().message())}});
-    } else if (*changed > 0) {
-      Log(Level::kInfo, "CDI specs", {{"changed", StrCat(*changed)}, {"dir", config_.cdi_dir}});
-    }
-    const auto own = ListCdiNames({config_.cdi_dir});
-    names.insert(names.end(), own.begin(), own.end());
-  }
-  snapshot->access = choice.access;
-  snapshot->cdi_names = {names.begin(), names.end()};
-  access_note_ = StrCat(ToString(choice.access), " (", choice.why, ")");
 }
 
 void Reconciler::CollectUnreferenced() {
@@ -288,7 +241,7 @@ void Reconciler::CollectUnreferenced() {
   if (auto checkpoint = ReadCheckpoint(kubelet_dir_); checkpoint.ok()) {
     input.checkpoint = *std::move(checkpoint);
   } else {
-    Log(absl::IsNotFound(checkpoint.status()) ? Level::kDebug : Level::kWarn,
+    Log(absl::IsNotFound(checkpoint.status()) ? LogLevel::kDebug : LogLevel::kWarn,
         "kubelet's checkpoint cannot be read, nothing is deleted",
         {{"why", std::string(checkpoint.status().message())}});
     return;
@@ -305,12 +258,14 @@ void Reconciler::CollectUnreferenced() {
   for (const std::string& id : plan.allocation_ids) {
     const absl::Status s = store_.Remove(id);
     metrics_->CountCollected(s.ok() ? "allocation" : "failure", 1);
-    Log(s.ok() ? Level::kInfo : Level::kError, "allocation removed", {{"allocation", id}, {"result", s.ToString()}});
+    Log(s.ok() ? LogLevel::kInfo : LogLevel::kError, "allocation removed",
+        {{"allocation", id}, {"result", s.ToString()}});
   }
   for (const std::string& path : plan.libraries) {
     const absl::Status s = RemoveTree(path);
     metrics_->CountCollected(s.ok() ? "library" : "failure", 1);
-    Log(s.ok() ? Level::kInfo : Level::kError, "library version removed", {{"path", path}, {"result", s.ToString()}});
+    Log(s.ok() ? LogLevel::kInfo : LogLevel::kError, "library version removed",
+        {{"path", path}, {"result", s.ToString()}});
   }
   cdi_in_use_ = std::move(plan.cdi_names_in_use);
   may_remove_cdi_ = plan.may_remove_cdi;
@@ -320,15 +275,15 @@ void Reconciler::CollectUnreferenced() {
 
 // To the log, the metrics and the state file, from which the agent makes events.
 void Reconciler::Report(const Inventory& inventory) {
-  if (access_note_ != reported_access_) Log(Level::kInfo, "driver access", {{"access", access_note_}});
+  if (access_note_ != reported_access_) Log(LogLevel::kInfo, "driver access", {{"access", access_note_}});
   reported_access_ = access_note_;
   if (inventory.problem != reported_.problem && !inventory.problem.empty()) {
-    Log(Level::kWarn, "no GPU can be offered now", {{"why", inventory.problem}});
+    Log(LogLevel::kWarn, "no GPU can be offered now", {{"why", inventory.problem}});
   }
   for (const Card& card : inventory.cards) {
     const Card* old = reported_.Find(card.uuid);
     if (old != nullptr && old->state == card.state && old->detail == card.detail) continue;
-    Log(card.state == CardState::kHealthy ? Level::kInfo : Level::kWarn, "GPU",
+    Log(card.state == CardState::kHealthy ? LogLevel::kInfo : LogLevel::kWarn, "GPU",
         {{"gpu", card.uuid},
          {"model", card.model},
          {"memory", StrCat(card.memory_bytes)},
@@ -355,6 +310,7 @@ void Reconciler::Report(const Inventory& inventory) {
                                            {"plugin", SLUICE_VERSION},
                                            {"driver", inventory.driver_version},
                                            {"problem", inventory.problem},
+                                           {"pciGpus", pci_gpus_},
                                            {"access", access_note_},
                                            {"library", lib_dir_},
                                            {"libraryProblem", lib_problem_},
@@ -367,12 +323,13 @@ void Reconciler::Report(const Inventory& inventory) {
   if (s.ok()) {
     reported_state_ = state;
   } else {
-    Log(Level::kWarn, "state file", {{"why", std::string(s.message())}});
+    Log(LogLevel::kWarn, "state file", {{"why", std::string(s.message())}});
   }
 }
 
 void Reconciler::RunPass() {
-  if (auto s = store_.Prepare(); !s.ok()) Log(Level::kError, "allocation folder", {{"why", std::string(s.message())}});
+  if (auto s = store_.Prepare(); !s.ok())
+    Log(LogLevel::kError, "allocation folder", {{"why", std::string(s.message())}});
   if (!snapshots_->Latest()) RestoreAllocations();
   ReadNvml();
   ReadPodResources();
@@ -380,6 +337,7 @@ void Reconciler::RunPass() {
   CollectUnreferenced();
   auto snapshot = std::make_shared<NodeSnapshot>();
   snapshot->inventory = inventory_.Current();
+  ExplainMissingNvml(&snapshot->inventory);
   snapshot->config = config_;
   snapshot->lib_dir = lib_dir_;
   snapshot->lib_problem = lib_problem_;

@@ -59,6 +59,7 @@ class Reconciler {
   void RestoreAllocations();
   void PrepareHookLibrary();
   void PrepareDriverAccess(NodeSnapshot* snapshot);
+  void ExplainMissingNvml(Inventory* inventory);
   void CollectUnreferenced();
   void Report(const Inventory& inventory);
   CardRules RulesFromConfig() const;
@@ -86,6 +87,7 @@ class Reconciler {
   std::string access_note_, reported_access_;
   std::vector<std::string> cdi_in_use_;
   bool may_remove_cdi_ = false;
+  int pci_gpus_ = 0;
   Clock::time_point next_collect_{};
   Inventory reported_;
   std::string reported_state_;

@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "absl/status/status.h"
+#include "common/log/log.h"
 #include "deviceplugin/host/files.h"
-#include "deviceplugin/log.h"
 #include "deviceplugin/text.h"
 
 namespace sluice::deviceplugin {
@@ -76,7 +76,7 @@ void ReservationWatcher::ReadReservationFile() {
   auto pods = text.ok() ? ParseReservations(*text) : absl::StatusOr<std::map<std::string, BoundPod>>(text.status());
   if (!pods.ok()) {
     // The file is absent until the agent has listed the node's pods.
-    Log(absl::IsNotFound(pods.status()) ? Level::kDebug : Level::kWarn,
+    Log(absl::IsNotFound(pods.status()) ? LogLevel::kDebug : LogLevel::kWarn,
         "reservations cannot be read, the previous ones stay in force",
         {{"why", std::string(pods.status().message())}});
     return;
@@ -86,9 +86,9 @@ void ReservationWatcher::ReadReservationFile() {
     if (!pod.placement.empty()) placed += (placed.empty() ? "" : " ") + uid;
   }
   for (const std::string& problem : reservations_->SetPods(*std::move(pods))) {
-    Log(Level::kWarn, "a reservation cannot be honoured", {{"why", problem}});
+    Log(LogLevel::kWarn, "a reservation cannot be honoured", {{"why", problem}});
   }
-  Log(Level::kDebug, "reservations", {{"pods", placed}});
+  Log(LogLevel::kDebug, "reservations", {{"pods", placed}});
 }
 
 void ReservationWatcher::ReadCheckpointFile() {

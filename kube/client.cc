@@ -5,9 +5,13 @@
 
 #include "common/mutex.h"
 #include "kube/http.h"
+#include "kube/list_reader.h"
 
 namespace sluice::kube {
 namespace {
+
+// Receives the body of a successful answer in parts. False: it is of no use, do not go on.
+using BodyReader = std::function<bool(std::string_view bytes)>;
 
 struct Call {
   const char* method;
@@ -16,7 +20,27 @@ struct Call {
   const char* type = "application/json";
   bool metadata_only = false;
   bool list = false;
+  std::function<BodyReader()> reader = {};  // makes one for each attempt of a GET; empty: the body is returned
 };
+
+constexpr size_t kMaxErrorBody = 65536;
+
+// `whole`: in one page, of the newest state.
+std::string PageQuery(const ListOptions& options, const std::string& next, bool whole) {
+  std::string query;
+  const auto add = [&query](const char* name, const std::string& value) {
+    if (!value.empty()) query += (query.empty() ? "?" : "&") + std::string(name) + "=" + EscapeQuery(value);
+  };
+  if (!whole && options.page > 0) add("limit", std::to_string(options.page));
+  add("labelSelector", options.label_selector);
+  add("fieldSelector", options.field_selector);
+  add("continue", next);
+  if (!whole && next.empty() && !options.not_older_than.empty()) {
+    add("resourceVersion", options.not_older_than);
+    add("resourceVersionMatch", "NotOlderThan");
+  }
+  return query;
+}
 
 constexpr std::chrono::milliseconds kMaxRetryAfter{10000};
 
@@ -59,13 +83,15 @@ class Client::Impl {
       const httplib::Result result = Send(call);
       if (!result) {
         last = ToStatus(result.error(), server_);
-        if (!repeatable) return last;  // the server may have carried it out
+        // Not repeatable: the server may have carried it out.
+        if (!repeatable || !options_.retries_unavailable) return last;
         if (attempt + 1 < options_.attempts) options_.sleep(backoff.Next());
         continue;
       }
       last = ToStatus(result->status, result->body);
       if (last.ok()) return result->body;
-      const bool again = absl::IsResourceExhausted(last) || (repeatable && absl::IsUnavailable(last));
+      const bool again =
+          absl::IsResourceExhausted(last) || (repeatable && options_.retries_unavailable && absl::IsUnavailable(last));
       if (!again) return last;
       if (attempt + 1 < options_.attempts) options_.sleep(RetryAfter(*result, backoff));
     }
@@ -90,6 +116,7 @@ class Client::Impl {
     }
     const httplib::Headers headers = connector_.Headers(call.metadata_only, call.list);
     const std::string_view method = call.method;
+    if (method == "GET" && call.reader) return SendReading(call, headers);
     if (method == "GET") return client_->Get(call.path, headers);
     if (method == "POST") return client_->Post(call.path, headers, call.body, call.type);
     if (method == "PUT") return client_->Put(call.path, headers, call.body, call.type);
@@ -97,11 +124,31 @@ class Client::Impl {
     return client_->Delete(call.path, headers, call.body, call.type);
   }
 
+  // Only the body of an error stays in the result.
+  httplib::Result SendReading(const Call& call, const httplib::Headers& headers) SLUICE_REQUIRES(mutex_) {
+    const BodyReader reader = call.reader();
+    int http = 0;
+    std::string error;
+    httplib::Result result = client_->Get(
+        call.path, headers,
+        [&](const httplib::Response& response) {
+          http = response.status;
+          return true;
+        },
+        [&](const char* data, size_t size) {
+          if (http == 200) return reader({data, size});
+          if (error.size() < kMaxErrorBody) error.append(data, size);
+          return true;
+        });
+    if (result) result->body = std::move(error);
+    return result;
+  }
+
   const std::string server_;
   const Connector connector_;
   ClientOptions options_;
   Mutex mutex_;
-  std::unique_ptr<httplib::Client> client_ SLUICE_GUARDED_BY(mutex_);
+  std::unique_ptr<HttpClient> client_ SLUICE_GUARDED_BY(mutex_);
   std::string fingerprint_ SLUICE_GUARDED_BY(mutex_);
 };
 
@@ -111,32 +158,60 @@ Client::~Client() = default;
 
 absl::StatusOr<Json> Client::Get(const std::string& path) { return impl_->DoJson({"GET", path}); }
 
+absl::StatusOr<std::string> Client::GetText(const std::string& path) { return impl_->Do({"GET", path}); }
+
 absl::StatusOr<List> Client::GetList(const std::string& path, const ListOptions& options) {
   List list;
+  auto version = ReadList(
+      path, options, {[&list] { list.items.clear(); }, [&list](const Json& object) { list.items.push_back(object); }});
+  if (!version.ok()) return version.status();
+  list.resource_version = *std::move(version);
+  return list;
+}
+
+absl::StatusOr<std::string> Client::ReadList(const std::string& path, const ListOptions& options,
+                                             const ListSink& sink) {
   std::string next;
-  // An expired page token is answered with 410: restart the list, once.
-  for (int restarts = 0;;) {
-    std::string query = "?limit=" + std::to_string(options.page);
-    if (!options.label_selector.empty()) query += "&labelSelector=" + EscapeQuery(options.label_selector);
-    if (!options.field_selector.empty()) query += "&fieldSelector=" + EscapeQuery(options.field_selector);
-    if (!next.empty()) query += "&continue=" + EscapeQuery(next);
-    Call call{"GET", path + query};
+  bool whole = false;
+  for (;;) {
+    // A broken page is asked for again. Its token stands for the same objects, and those that were handed over are
+    // skipped; the first page has no token and may be another then.
+    const bool first = next.empty();
+    size_t handed_over = 0, seen = 0;
+    std::unique_ptr<ListReader> reader;
+    absl::Status malformed;
+    Call call{"GET", path + PageQuery(options, next, whole)};
     call.metadata_only = options.metadata_only;
     call.list = true;
-    auto page = impl_->DoJson(call);
-    if (absl::IsOutOfRange(page.status()) && !next.empty() && restarts++ == 0) {
-      list.items.clear();
+    call.reader = [&]() -> BodyReader {
+      if (first) {
+        handed_over = 0;
+        sink.begin();
+      }
+      seen = 0;
+      malformed = absl::OkStatus();
+      reader = std::make_unique<ListReader>([&](const Json& object) {
+        if (++seen <= handed_over) return;
+        handed_over = seen;
+        sink.item(object);
+      });
+      return [&](std::string_view bytes) {
+        malformed = reader->Read(bytes);
+        return malformed.ok();
+      };
+    };
+    const absl::Status status = impl_->Do(call).status();
+    if (absl::IsOutOfRange(status) && !first) {
       next.clear();
+      whole = true;
       continue;
     }
-    if (!page.ok()) return page.status();
-    const Json metadata = page->value("metadata", Json::object());
-    list.resource_version = metadata.value("resourceVersion", "");
-    if (auto items = page->find("items"); items != page->end() && items->is_array()) {
-      for (Json& item : *items) list.items.push_back(std::move(item));
-    }
-    next = metadata.value("continue", "");
-    if (next.empty()) return list;
+    if (!malformed.ok()) return absl::UnavailableError(path + ": " + std::string(malformed.message()));
+    if (!status.ok()) return status;
+    if (const absl::Status end = reader->Finish(); !end.ok())
+      return absl::UnavailableError(path + ": " + std::string(end.message()));
+    next = reader->continue_token();
+    if (next.empty()) return reader->resource_version();
   }
 }
 

@@ -31,6 +31,9 @@ struct ListOptions {
   std::string field_selector;
   bool metadata_only = false;  // asks for PartialObjectMetadata; a node without its images is a tenth of its size
   size_t page = 500;
+  // Empty: the newest state. Else the API server answers from its cache, with a state that is at least as new as this
+  // resourceVersion; "0" takes any. A list by spec.nodeName costs it little then, and without it a read of all pods.
+  std::string not_older_than;
 };
 
 struct List {
@@ -38,10 +41,19 @@ struct List {
   std::string resource_version;
 };
 
+// Receives a list object by object, so that no process holds a whole list or page. Neither function may call the
+// client.
+struct ListSink {
+  // The list begins. Called again if it must be read anew: objects seen before then may be gone.
+  std::function<void()> begin;
+  std::function<void(const Json& object)> item;
+};
+
 struct ClientOptions {
   std::string user_agent = "sluice";
   std::chrono::milliseconds timeout{10000};
-  int attempts = 4;                                      // for repeatable requests: GET always, every request after 429
+  int attempts = 4;                 // for repeatable requests: GET always, every request after 429
+  bool retries_unavailable = true;  // false: a GET is not repeated after 5xx or a broken connection, only after 429
   std::function<void(std::chrono::milliseconds)> sleep;  // for tests; by default the calling thread sleeps
 };
 
@@ -53,7 +65,11 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   absl::StatusOr<Json> Get(const std::string& path);
+  absl::StatusOr<std::string> GetText(const std::string& path);                            // the answer as it is
   absl::StatusOr<List> GetList(const std::string& path, const ListOptions& options = {});  // reads all pages
+  // The same with the memory of one object. Returns the list's resourceVersion. An expired page token (410) makes it
+  // read the list anew, in one page that cannot expire.
+  absl::StatusOr<std::string> ReadList(const std::string& path, const ListOptions& options, const ListSink& sink);
   absl::StatusOr<Json> Create(const std::string& path, const Json& object);
   // PUT. kAborted if the object's metadata.resourceVersion is not the newest.
   absl::StatusOr<Json> Update(const std::string& path, const Json& object);

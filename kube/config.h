@@ -12,7 +12,7 @@ namespace sluice::kube {
 
 // Files are read again when their content may have changed: kubelet renews the token, and a cluster's CA rotates.
 struct ClientConfig {
-  std::string server;      // https://10.96.0.1:443; http:// for tests
+  std::string server;      // https://10.96.0.1:443; unix:/path/of/a/socket for a proxy; http:// for tests
   std::string ca_file;     // PEM; empty: the system's CAs
   std::string token_file;  // empty: no token
   std::string cert_file;   // client certificate; empty: none

@@ -2,11 +2,46 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <fstream>
+#include <optional>
 #include <sstream>
+#include <string_view>
 
 namespace sluice::kube {
+namespace {
+
+constexpr std::string_view kUnix = "unix:";
+
+struct Url {
+  bool tls = false;
+  std::string host;  // without brackets
+  int port = 0;
+};
+
+// nullopt: not of the form http[s]://HOST[:PORT] or http[s]://[IPV6][:PORT], with at most a slash behind it.
+std::optional<Url> ParseUrl(std::string_view text) {
+  Url url;
+  url.tls = text.starts_with("https://");
+  if (!url.tls && !text.starts_with("http://")) return std::nullopt;
+  text.remove_prefix(url.tls ? 8 : 7);
+  if (text.ends_with('/')) text.remove_suffix(1);
+  const bool bracket = text.starts_with('[');
+  const size_t end = bracket ? text.find(']') : std::min(text.find(':'), text.size());
+  if (end == std::string_view::npos) return std::nullopt;
+  url.host = text.substr(bracket ? 1 : 0, end - (bracket ? 1 : 0));
+  text.remove_prefix(end + (bracket ? 1 : 0));
+  if (url.host.empty() || url.host.find_first_of("/?#") != std::string::npos) return std::nullopt;
+  url.port = url.tls ? 443 : 80;
+  if (text.empty()) return url;
+  const auto [rest, error] = std::from_chars(text.data() + 1, text.data() + text.size(), url.port);
+  const bool number = text[0] == ':' && error == std::errc() && rest == text.data() + text.size();
+  return number && url.port > 0 && url.port < 65536 ? std::optional(url) : std::nullopt;
+}
+
+}  // namespace
 
 Connector::Connector(ClientConfig config, std::string user_agent)
     : config_(std::move(config)), agent_(std::move(user_agent)) {
@@ -15,12 +50,23 @@ Connector::Connector(ClientConfig config, std::string user_agent)
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
-std::unique_ptr<httplib::Client> Connector::Make(std::chrono::milliseconds timeout) const {
-  auto client = config_.cert_file.empty()
-                    ? std::make_unique<httplib::Client>(config_.server)
-                    : std::make_unique<httplib::Client>(config_.server, config_.cert_file, config_.key_file);
+std::unique_ptr<HttpClient> Connector::Make(std::chrono::milliseconds timeout) const {
+  const bool is_local = config_.server.starts_with(kUnix);
+  // A URL that cannot be read gives a host that no resolver finds, so that each call fails with the server's name.
+  const Url url = is_local ? Url{} : ParseUrl(config_.server).value_or(Url{true, "invalid.", 443});
+  std::unique_ptr<HttpClient> client;
+  if (is_local) {
+    client = std::make_unique<HttpClient>(config_.server.substr(kUnix.size()));
+  } else if (!url.tls) {
+    client = std::make_unique<HttpClient>(url.host, url.port);
+  } else if (config_.cert_file.empty()) {
+    client = std::make_unique<httplib::SSLClient>(url.host, url.port);
+  } else {
+    client = std::make_unique<httplib::SSLClient>(url.host, url.port, config_.cert_file, config_.key_file);
+  }
   if (!client->is_valid()) return client;
-  if (!config_.ca_file.empty()) client->set_ca_cert_path(config_.ca_file.c_str());
+  if (is_local) client->set_address_family(AF_UNIX);
+  if (!config_.ca_file.empty()) client->set_ca_cert_path(config_.ca_file);
   client->enable_server_certificate_verification(true);
   client->set_keep_alive(true);
   client->set_tcp_nodelay(true);
@@ -32,6 +78,7 @@ std::unique_ptr<httplib::Client> Connector::Make(std::chrono::milliseconds timeo
 
 httplib::Headers Connector::Headers(bool metadata_only, bool list) const {
   httplib::Headers headers = {{"User-Agent", agent_}};
+  if (config_.server.starts_with(kUnix)) headers.emplace("Host", "localhost");
   if (metadata_only) {
     const std::string kind = list ? "PartialObjectMetadataList" : "PartialObjectMetadata";
     headers.emplace("Accept", "application/json;as=" + kind + ";g=meta.k8s.io;v=v1,application/json");

@@ -12,11 +12,15 @@
 
 namespace sluice::kube {
 
+// Of httplib's two classes the one that takes host and port: the other parses the URL itself, and knows no IPv6 address
+// with a letter (https://[fd00::1]:443).
+using HttpClient = httplib::ClientImpl;
+
 // Makes HTTP clients from the configuration and the current content of its files.
 class Connector {
  public:
   Connector(ClientConfig config, std::string user_agent);
-  std::unique_ptr<httplib::Client> Make(std::chrono::milliseconds timeout) const;
+  std::unique_ptr<HttpClient> Make(std::chrono::milliseconds timeout) const;
   httplib::Headers Headers(bool metadata_only, bool list) const;  // with the current token
   // Changes when a client must be replaced because a file (CA, client certificate) has changed.
   std::string Fingerprint() const;

@@ -29,7 +29,6 @@ class Watcher::Impl {
                  static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())) {
     ClientOptions client;
     client.user_agent = std::move(agent);
-    client.attempts = 1;  // the Run loop retries
     client.sleep = [this](std::chrono::milliseconds time) { Sleep(time); };
     client_ = std::make_unique<Client>(std::move(config), std::move(client));
     thread_ = std::thread([this] { Run(); });
@@ -47,17 +46,20 @@ class Watcher::Impl {
 
  private:
   void Run() {
-    std::string version;
+    std::string version;  // empty: a list is due
     while (!stop_) {
       const bool listing = version.empty();
       const auto start = std::chrono::steady_clock::now();
       const absl::Status status = listing ? ListAll(version) : WatchFrom(version);
       if (stop_) return;
       if (absl::IsOutOfRange(status)) {
+        if (!listing && !options_.not_older_than.empty()) options_.not_older_than = version;
         version.clear();
       } else if (!status.ok()) {
         NotifyState(false, std::string(status.message()));
       }
+      // The API server may not have this version, for example after etcd was restored from a backup.
+      if (listing && !status.ok() && options_.not_older_than != "0") options_.not_older_than.clear();
       // Back off from watches that end at once, or requests would follow each other without a pause.
       const bool lasted = listing || std::chrono::steady_clock::now() - start > std::chrono::seconds(1);
       if (!status.ok() || !lasted) Sleep(backoff_.Next());
@@ -65,11 +67,13 @@ class Watcher::Impl {
   }
 
   absl::Status ListAll(std::string& version) {
-    auto list = client_->GetList(path_, options_);
-    if (!list.ok()) return list.status();
-    version = list->resource_version;
-    if (version.empty()) return absl::UnavailableError(server_ + path_ + ": the list has no resourceVersion");
-    handler_.replaced(std::move(list->items));
+    auto listed = client_->ReadList(path_, options_, {handler_.begin, [this](const Json& object) {
+                                                        if (!stop_) handler_.item(object);
+                                                      }});
+    if (!listed.ok()) return listed.status();
+    if (listed->empty()) return absl::UnavailableError(server_ + path_ + ": the list has no resourceVersion");
+    version = *std::move(listed);
+    if (!stop_) handler_.end();
     return absl::OkStatus();
   }
 
@@ -83,7 +87,7 @@ class Watcher::Impl {
 
   // Follows the watch to its end. OK: it ended regularly; continue from `version`.
   absl::Status WatchFrom(std::string& version) {
-    httplib::Client* stream = nullptr;  // only this thread replaces or frees stream_
+    HttpClient* stream = nullptr;  // only this thread replaces or frees stream_
     {
       const MutexLock lock(mutex_);
       if (stop_) return absl::OkStatus();
@@ -165,13 +169,13 @@ class Watcher::Impl {
   const std::string server_;
   const Connector connector_;
   const std::string path_;
-  const ListOptions options_;
+  ListOptions options_;  // only the thread uses it
   const WatchHandler handler_;
   Backoff backoff_;
   std::unique_ptr<Client> client_;
   Mutex mutex_;
   Condition wake_;
-  std::unique_ptr<httplib::Client> stream_ SLUICE_GUARDED_BY(mutex_);  // the destructor stops it
+  std::unique_ptr<HttpClient> stream_ SLUICE_GUARDED_BY(mutex_);  // the destructor stops it
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };

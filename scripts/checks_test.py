@@ -52,7 +52,7 @@ class Checks(unittest.TestCase):
         self.write(
             "README.md", "# Title\n\nsluice evicts chunks. See [the agent](agent/fine.cc) and [above](#title).\n"
         )
-        for check in ("vocabulary.py", "prose.py", "lines.py", "links.py", "layering.py"):
+        for check in ("vocabulary.py", "prose.py", "lines.py", "links.py", "layering.py", "locks.py"):
             with self.subTest(check):
                 self.passes(check)
 
@@ -126,6 +126,18 @@ class Checks(unittest.TestCase):
         self.write("scheduler/a.cc", "#include <cuda.h>\n")
         self.write("common/a.h", '#include "../agent/node.h"\n')
         self.finds(["layering.py"], "scheduler/a.cc:1: includes cuda.h", "common/a.h:1: includes ../agent/node.h")
+
+    def test_locks(self):
+        self.passes("locks.py")
+        for lock in ("std::mutex a;", "std::shared_mutex a;", "pthread_mutex_t a = PTHREAD_MUTEX_INITIALIZER;"):
+            with self.subTest(lock):
+                self.write("hooklib/a.cc", f"{lock}\n")
+                self.finds(["locks.py"], "hooklib/a.cc:1: a lock without annotations", "1 without annotations")
+        self.write("hooklib/a.cc", "// Not a std::mutex.\nMutex a;\n")
+        self.write("agent/a.h", "// unannotated lock: held by C code alone\npthread_mutex_t a;\n")
+        self.write("agent/wrapper.h", 'class SLUICE_CAPABILITY("mutex") Lock {\n  std::mutex lock_;\n};\n')
+        self.write("webhook/a.cc", "std::mutex a;\n")  # no hot path, no annotations
+        self.passes("locks.py")
 
     def test_the_api_page(self):
         for name in ("agent.proto", "sluice/wire.h"):

@@ -35,8 +35,8 @@ def play(build, tenants, variables, folder, label, steps):
         timeline = folder / f"timeline-{label}-{number}.json".replace(" ", "-")
         env = {
             **os.environ,
-            "LD_LIBRARY_PATH": str(build / "lib" / "simgpu"),
-            "LD_PRELOAD": str(build / "lib" / "libsluice.so"),
+            "LD_LIBRARY_PATH": str(folder / "lib" / "simgpu"),
+            "LD_PRELOAD": str(folder / "lib" / "libsluice.so"),
             "SIMGPU_PROFILE": "card-8g",
             "SIMGPU_STATE": str(state),
             "SIMGPU_TENANTS": str(len(tenants)),
@@ -110,6 +110,7 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sluice-demo.") as scratch:
         folder = pathlib.Path(scratch)
+        (folder / "lib").symlink_to(build / "lib")  # the loader splits paths at blanks, colons and semicolons
         tenants = [(name, ROOT / "experiments" / "traces" / f"{name}.sltrace") for name in TENANTS]
         limits = [bound(build, path) for _, path in tenants]
         results = []

@@ -17,6 +17,7 @@ The last run of each part of scripts/nightly, which writes this page:
 - `fuzz`: every fuzzer, under AddressSanitizer and UndefinedBehaviorSanitizer
 - `tidy`: clang-tidy of the whole tree
 - `threads`: clang's thread-safety analysis
+- `differential`: random programs, hooked and unhooked (test/differential)
 
 | part | date (UTC) | commit | result | duration | scope | details |
 |---|---|---|---|---|---|---|

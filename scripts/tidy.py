@@ -2,7 +2,7 @@
 
 tidy     every check of .clang-tidy
 naming   the check of names alone
-threads  clang's thread-safety analysis; hooklib and agent must not have a lock without annotations
+threads  clang's thread-safety analysis; agent, hooklib and trace must not have a lock without annotations
 
 A clean result is cached. Its key is the content of all inputs: tool, settings, compile command, the source, and the
 headers of this repository that ninja saw it include. System headers are pinned by the Debian release and the wheels.
@@ -13,11 +13,11 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import time
 
+import locks
 import source_text
 
 PRODUCT = (
@@ -51,9 +51,6 @@ MODES = {
         ],
     ),
 }
-ANNOTATED = ("hooklib", "agent")
-LOCK = re.compile(r"\bstd::(?:recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex\b")
-UNANNOTATED = "unannotated lock:"  # in a comment on the line or above it, with the reason
 
 
 def dependencies(build):
@@ -67,31 +64,6 @@ def dependencies(build):
             current = line.split(": #deps")[0]
             found[current] = []
     return found
-
-
-def bare_locks(places):
-    """The analysis does not see std::mutex, which has no annotations. Only a class that wraps it may name it."""
-    bad = 0
-    for path in source_text.tracked("*.h", "*.cc"):
-        if path.parts[0] not in ANNOTATED or (
-            places and not any((source_text.ROOT / path).is_relative_to(p) for p in places)
-        ):
-            continue
-        text = source_text.read(path)
-        if "SLUICE_CAPABILITY(" in text:
-            continue
-        lines = text.splitlines()
-        code = "".join(
-            part[2] if part[0] == "code" else re.sub(r"[^\n]", " ", part[2]) for part in source_text.segments(path)
-        )
-        for number, line in enumerate(code.splitlines(), 1):
-            if LOCK.search(line) and not any(UNANNOTATED in near for near in lines[max(0, number - 2) : number]):
-                bad += 1
-                print(
-                    f"{path}:{number}: a lock without annotations (common/thread_annotations.h): {line.strip()}",
-                    file=sys.stderr,
-                )
-    return bad
 
 
 class Jobs:
@@ -154,7 +126,7 @@ def main(mode, tidy, build, cache, *places):
     cache.mkdir(parents=True, exist_ok=True)
     jobs = Jobs(tidy, build, cache, folders, options)
     found = list(jobs.all(places))
-    bad = bare_locks(places) if mode == "threads" else 0
+    bad = locks.report(places) if mode == "threads" else 0
     if not found:
         print(f"error: {mode}: no such source of this repository in the build folder", file=sys.stderr)
         return 1

@@ -87,7 +87,8 @@ struct simgpu_stats {
   /* Of prefetch_in_bytes: evicted untouched, or not touched yet; in units of 64 KiB. */
   uint64_t prefetch_unused_bytes;
 };
-/* 0, or -1 for a wrong device or size. First processes all operations that are due at the calling thread's time. */
+/* 0, or -1 for a wrong device or size. `device` numbers all cards, as NVML does, whatever CUDA_VISIBLE_DEVICES says.
+ * First processes all operations that are due at the calling thread's time. */
 int simgpu_stats(int device, struct simgpu_stats* out);
 
 /* Bytes of [address, address + length) that are on the card now. */
@@ -101,6 +102,11 @@ const char* simgpu_last_misuse(void);
 
 /* A named instant in the timeline (SIMGPU_TIMELINE). */
 void simgpu_mark(const char* name);
+
+/* From now on `callback` is called at the beginning of each driver call, on its thread and outside the simulation's
+ * locks, with the call's name, as CUPTI's driver callbacks are. It may call the driver; its calls are not reported.
+ * Null: none. Call it while no other thread is in the driver. */
+void simgpu_on_call(void (*callback)(const char* call, void* data), void* data);
 
 /* An XID error on a card, as NVML's event set reports it. Returns 0. */
 int simgpu_inject_xid(int device, uint32_t xid);

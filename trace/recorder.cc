@@ -112,7 +112,7 @@ Recorder::~Recorder() {
 }
 
 void Recorder::UseClock(uint64_t (*now)(void*), void* context) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   now_ = now;
   now_context_ = context;
 }
@@ -163,7 +163,18 @@ void Recorder::WriteOut() {
   used_ = 0;
 }
 
-// Called with the lock held.
+void Recorder::Append(const uint8_t* data, size_t bytes) {
+  while (bytes > 0 && fd_ >= 0) {
+    if (used_ == kBufferBytes) WriteOut();
+    if (fd_ < 0) return;
+    const size_t part = bytes < kBufferBytes - used_ ? bytes : kBufferBytes - used_;
+    memcpy(buffer_ + used_, data, part);
+    used_ += part;
+    data += part;
+    bytes -= part;
+  }
+}
+
 void Recorder::Put(Type type, const Payload& payload, bool timed) {
   if (stopped_.load(std::memory_order_relaxed) || payload.bad()) return;
   if (getpid() != owner_) {
@@ -187,30 +198,19 @@ void Recorder::Put(Type type, const Payload& payload, bool timed) {
   }
   head[0] = static_cast<uint8_t>(type);
   const size_t head_bytes = 1 + varint(head + 1, payload.size() + time_bytes);
-  const auto append = [this](const uint8_t* data, size_t n) {
-    while (n > 0 && fd_ >= 0) {
-      if (used_ == kBufferBytes) WriteOut();
-      if (fd_ < 0) return;
-      const size_t part = n < kBufferBytes - used_ ? n : kBufferBytes - used_;
-      memcpy(buffer_ + used_, data, part);
-      used_ += part;
-      data += part;
-      n -= part;
-    }
-  };
-  append(head, head_bytes);
-  append(time, time_bytes);
-  append(payload.data(), payload.size());
+  Append(head, head_bytes);
+  Append(time, time_bytes);
+  Append(payload.data(), payload.size());
   ++records_;
 }
 
 void Recorder::Flush() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (fd_ >= 0 && getpid() == owner_) WriteOut();
 }
 
 void Recorder::Finish() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (fd_ < 0 || getpid() != owner_) return;
   Payload p;
   p.U(records_);
@@ -224,17 +224,17 @@ void Recorder::Finish() {
 void Recorder::Meta(const char* key, const char* value) {
   Payload p;
   p.Str(key).Str(value);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Put(Type::kMeta, p, false);
 }
 
 bool Recorder::HasFunction(uint64_t handle) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return functions_.contains(handle);
 }
 
 uint32_t Recorder::Function(uint64_t handle, const char* name, std::span<const Parameter> parameters) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto [it, fresh] = functions_.try_emplace(handle, static_cast<uint32_t>(functions_.size()));
   if (fresh) {
     Payload p;
@@ -262,7 +262,7 @@ uint64_t Recorder::Launch(const LaunchRecord& launch) {
   p.U(launch.shared_bytes).U(launch.flags).U(launch.words.size());
   for (const uint64_t word : launch.words) p.U(word);
   PutAccesses(&p, launch.accesses);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Put(Type::kLaunch, p, true);
   return launches_++;
 }
@@ -270,7 +270,7 @@ uint64_t Recorder::Launch(const LaunchRecord& launch) {
 void Recorder::Duration(uint64_t launch, uint64_t nanoseconds) {
   Payload p;
   p.U(launch).U(nanoseconds);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Put(Type::kDuration, p, false);
 }
 
@@ -283,7 +283,7 @@ void Recorder::PutRanges(Type type, uint64_t launch, std::span<const AccessRange
     directed = directed || range.access != Access::kUnknown;
   }
   for (size_t i = 0; directed && i < ranges.size(); ++i) p.U(static_cast<uint64_t>(ranges[i].access));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Put(type, p, false);
 }
 
@@ -301,7 +301,7 @@ void Recorder::Changed(uint64_t launch, std::span<const AccessRange> bytes) {
   do {                             \
     Payload p;                     \
     p fields;                      \
-    std::lock_guard lock(mutex_);  \
+    MutexLock lock(mutex_);        \
     Put(Type::type, p, true);      \
   } while (false)
 
@@ -325,7 +325,7 @@ void Recorder::StreamWaitEvent(uint64_t stream, uint64_t event) { SLUICE_TIMED(k
 void Recorder::EventSync(uint64_t event) { SLUICE_TIMED(kEventSync, .U(event)); }
 void Recorder::StreamSync(uint64_t stream) { SLUICE_TIMED(kStreamSync, .U(stream)); }
 void Recorder::DeviceSync() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Put(Type::kDeviceSync, Payload(), true);
 }
 void Recorder::CaptureBegin(uint64_t stream, uint32_t mode) { SLUICE_TIMED(kCaptureBegin, .U(stream).U(mode)); }
@@ -338,7 +338,7 @@ void Recorder::GraphLaunch(uint64_t executable, uint64_t stream, const std::vect
   p.U(executable).U(stream);
   if (nodes != nullptr) p.U(nodes->size());
   for (size_t i = 0; nodes != nullptr && i < nodes->size(); ++i) PutAccesses(&p, (*nodes)[i]);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Put(Type::kGraphLaunch, p, true);
 }
 void Recorder::Step(const char* name) { SLUICE_TIMED(kStep, .Str(name)); }

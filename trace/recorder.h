@@ -9,12 +9,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "common/mutex.h"
 #include "format.h"
 
 namespace sluice::trace {
@@ -93,23 +93,26 @@ class Recorder {
   class Payload;
   static void PutAccesses(Payload* p, std::span<const AccessRange> accesses);
   void PutRanges(Type type, uint64_t launch, std::span<const AccessRange> ranges);
-  void Put(Type type, const Payload& payload, bool timed);
-  bool Open();
-  void WriteOut();
-  void Fail(const char* what);
+  void Put(Type type, const Payload& payload, bool timed) SLUICE_REQUIRES(mutex_);
+  bool Open() SLUICE_REQUIRES(mutex_);
+  void Append(const uint8_t* data, size_t bytes) SLUICE_REQUIRES(mutex_);
+  void WriteOut() SLUICE_REQUIRES(mutex_);
+  void Fail(const char* what) SLUICE_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::string path_;
+  Mutex mutex_;  // held while a record is written to the file; no other lock is taken inside
+  std::string path_ SLUICE_GUARDED_BY(mutex_);
   const uint32_t flags_;
   const pid_t owner_;  // a forked child inherits the object and the descriptor, and must not write through either
-  int fd_ = -1;
+  int fd_ SLUICE_GUARDED_BY(mutex_) = -1;
   std::atomic<bool> stopped_ = false;
-  char* buffer_ = nullptr;
-  size_t used_ = 0;
-  uint64_t last_ns_ = 0, records_ = 0, launches_ = 0;
-  uint64_t (*now_)(void*) = nullptr;
-  void* now_context_ = nullptr;
-  std::unordered_map<uint64_t, uint32_t> functions_;
+  char* buffer_ SLUICE_GUARDED_BY(mutex_) = nullptr;
+  size_t used_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t last_ns_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t records_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t launches_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t (*now_)(void*) SLUICE_GUARDED_BY(mutex_) = nullptr;
+  void* now_context_ SLUICE_GUARDED_BY(mutex_) = nullptr;
+  std::unordered_map<uint64_t, uint32_t> functions_ SLUICE_GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice::trace

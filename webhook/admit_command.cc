@@ -9,7 +9,9 @@
 #include "common/read_file.h"
 #include "common/settings/settings.h"
 #include "webhook/decision/config.h"
+#include "webhook/decision/convert.h"
 #include "webhook/decision/manifest.h"
+#include "webhook/decision/template_search.h"
 #include "webhook/decision/validate.h"
 
 namespace {
@@ -27,6 +29,7 @@ struct Options {
   std::string name_space = "default";
   std::string gpu_memory;
   bool aliases = false;
+  bool convert = false;
 };
 
 std::optional<std::string> Read(const std::string& path, std::string& error) {
@@ -41,15 +44,19 @@ class Admit {
   // Returns the exit status.
   int Run() {
     if (!Configure()) return kUnreadable;
+    std::vector<std::pair<std::string, Json>> objects;
     for (const std::string& path : o_.files) {
       std::string error;
       const auto text = Read(path, error);
       if (!text) return Fail(error);
-      const auto documents = ReadManifests(*text, error);
+      auto documents = ReadManifests(*text, error);
       if (!documents) return Fail(path + ": " + error);
       if (documents->empty()) return Fail(path + ": the file holds no manifest");
-      for (const Json& document : *documents) AdmitObject(document, path);
+      for (Json& document : *documents) Collect(std::move(document), path, objects);
     }
+    // An object may come before the one that it refers to.
+    for (const auto& [path, object] : objects) Learn(object);
+    for (const auto& [path, object] : objects) AdmitObject(object, path);
     return status_;
   }
 
@@ -78,14 +85,27 @@ class Admit {
     return false;
   }
 
+  // Adds the document, or the items of a list.
+  static void Collect(Json document, const std::string& path, std::vector<std::pair<std::string, Json>>& objects) {
+    const auto items = document.is_object() ? document.find("items") : document.end();
+    if (Text(document, "kind").ends_with("List") && items != document.end() && items->is_array()) {
+      for (Json& item : *items) Collect(std::move(item), path, objects);
+      return;
+    }
+    objects.emplace_back(path, std::move(document));
+  }
+
+  // Keeps what the cluster would know by this object.
+  void Learn(const Json& object) {
+    const Json* metadata = Member(object, "metadata");
+    if (Text(object, "kind") != "RuntimeClass" || metadata == nullptr) return;
+    config_.runtime_handlers[std::string(Text(*metadata, "name"))] = Text(object, "handler");
+  }
+
   void AdmitObject(const Json& object, const std::string& path) {
     const std::string_view kind = Text(object, "kind");
     if (kind.empty()) {
       status_ = Fail(path + ": a document is no Kubernetes object; accepted: maps with apiVersion, kind and metadata");
-      return;
-    }
-    if (const Json* items = Member(object, "items"); kind.ends_with("List") && items != nullptr && items->is_array()) {
-      for (const Json& item : *items) AdmitObject(item, path);
       return;
     }
     const Json* metadata = Member(object, "metadata");
@@ -94,18 +114,37 @@ class Admit {
     label_ = path + ": " + std::string(kind) + " " + name;
     const std::string_view own = metadata == nullptr ? std::string_view() : Text(*metadata, "namespace");
     const std::string_view name_space = own.empty() ? std::string_view(o_.name_space) : own;
+    if (o_.convert) {
+      Convert(object);
+      return;
+    }
     if (kind == "Pod") {
       AdmitPod(object, name_space);
       return;
     }
-    for (const TemplateKind& t : TemplateKinds()) {
-      if (t.kind == kind) {
-        AdmitTemplate(object, t, name_space);
-        return;
+    AdmitTemplates(object, name_space);
+  }
+
+  // Prints the manifest with sluice's annotations instead of other systems' sizes.
+  void Convert(const Json& object) {
+    Json patch = Json::array();
+    bool is_denied = false;
+    for (const std::string& pointer :
+         Text(object, "kind") == "Pod" ? std::vector<std::string>{""} : TemplatesOf(object)) {
+      const Conversion conversion =
+          ConvertAliases(TemplateAsPod(object[Json::json_pointer(pointer)]), ConversionScope::kManifest);
+      Warn(conversion.warnings);
+      if (!conversion.denials.empty()) Deny(conversion.denials);
+      is_denied |= !conversion.denials.empty();
+      if (!conversion.has_changes) continue;
+      for (Json& operation : Json::parse("[" + conversion.patch + "]")) {
+        operation["path"] = pointer + operation["path"].get<std::string>();
+        patch.push_back(std::move(operation));
       }
     }
-    std::cerr << label_ << ": unchanged: this kind has no pods\n";
-    Print(object, {});
+    if (is_denied) return;
+    std::cerr << label_ << (patch.empty() ? ": unchanged\n" : ": converted\n");
+    Print(object, patch);
   }
 
   // Adds the flag of this command to a message about unknown GPUs.
@@ -134,23 +173,33 @@ class Admit {
     Print(pod, d.patch.empty() ? Json::array() : Json::parse(d.patch));
   }
 
-  void AdmitTemplate(const Json& workload, const TemplateKind& kind, std::string_view name_space) {
-    const Input input{workload, name_space, config_, nodes_, Mode::kTemplate};
-    const ValidationResult result = ValidateTemplate(nullptr, input, kind);
+  void AdmitTemplates(const Json& workload, std::string_view name_space) {
+    const ValidationResult result = ValidateTemplate(nullptr, {workload, name_space, config_, nodes_, Mode::kTemplate});
     Warn(result.warnings);
     if (!result.denials.empty()) {
       Deny(result.denials);
       return;
     }
-    const Json* pod = TemplateOf(workload, kind);
-    if (pod == nullptr) {
-      std::cerr << label_ << ": the workload has no pod template\n";
+    const std::vector<std::string> templates = TemplatesOf(workload);
+    if (templates.empty()) {
+      const bool is_workload = IsWorkloadKind(workload);
+      std::cerr << label_
+                << (is_workload ? ": the workload has no pod template\n" : ": unchanged: this kind has no pods\n");
+      if (!is_workload) Print(workload, {});
       return;
     }
-    const Decision d = Decide({*pod, name_space, config_, nodes_, Mode::kTemplate});
-    std::cerr << label_ << ": its pods: " << (d.verdict == Verdict::kPatch ? d.reason : "unchanged") << "\n";
-    Json patch = d.patch.empty() ? Json::array() : Json::parse(d.patch);
-    for (Json& operation : patch) operation["path"] = std::string(kind.pointer) + operation["path"].get<std::string>();
+    Json patch = Json::array();
+    for (const std::string& pointer : templates) {
+      const Json pod = TemplateAsPod(workload[Json::json_pointer(pointer)]);
+      const Decision d = Decide({pod, name_space, config_, nodes_, Mode::kTemplate});
+      const std::string where = templates.size() == 1 ? "" : " (" + pointer.substr(1) + ")";
+      std::cerr << label_ << ": its pods" << where << ": " << (d.verdict == Verdict::kPatch ? d.reason : "unchanged")
+                << "\n";
+      for (Json& operation : d.patch.empty() ? Json::array() : Json::parse(d.patch)) {
+        operation["path"] = pointer + operation["path"].get<std::string>();
+        patch.push_back(std::move(operation));
+      }
+    }
     Print(workload, patch);
   }
 
@@ -185,7 +234,9 @@ void AddAdmitCommand(CLI::App& app) {
   admit->add_option("--gpu-memory", options->gpu_memory, "The smallest GPU's memory, for pods with gpu-memory");
   admit->add_option("-o,--output", options->output, "yaml: the changed manifest; patch: JSON Patch; none")
       ->check(CLI::IsMember({"yaml", "patch", "none"}));
-  admit->add_flag("--aliases", options->aliases, "Read gpu-fraction and gpu-memory without a prefix");
+  admit->add_flag("--aliases", options->aliases, "Read the sizes of HAMi, KAI, Run:ai and nvshare");
+  admit->add_flag("--convert", options->convert,
+                  "Print the manifest with sluice's annotations instead of the sizes of HAMi, KAI, Run:ai and nvshare");
   admit->footer("Exit status: 0 all manifests accepted, 1 one denied, 2 one unreadable.");
   admit->callback([options] {
     const int status = Admit(*options).Run();

@@ -9,12 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "common/command_line.h"
+#include "common/http/listen_address.h"
+#include "common/log/log.h"
 #include "common/read_file.h"
 #include "sluice/version.h"
 #include "webhook/decision/base64.h"
 #include "webhook/decision/manifest.h"
 #include "webhook/decision/policy.h"
-#include "webhook/log.h"
 #include "webhook/process.h"
 #include "webhook/server/service.h"
 
@@ -29,8 +30,8 @@ constexpr milliseconds kDrainGrace{8000};
 
 struct Flags {
   ProcessOptions process;
-  std::string listen = "0.0.0.0:8443";
-  std::string metrics_listen = "0.0.0.0:9443";
+  std::string listen = ":8443";
+  std::string metrics_listen = ":9443";
   std::string port_file;
   std::string print_policy;
   std::string service = "sluice-system/sluice-webhook";
@@ -46,25 +47,22 @@ std::optional<File> LoadConfig(const std::string& path) {
   std::string error;
   const auto yaml = ReadWholeFile(path, error);
   if (!yaml) {
-    Log(error);
+    LogAnswer(LogLevel::kError, error);
     return std::nullopt;
   }
   auto file = ParseConfig(*yaml, error);
-  if (!file) Log(path + ": " + error);
+  if (!file) LogAnswer(LogLevel::kError, path + ": " + error);
   return file;
 }
 
-bool SplitAddress(const std::string& text, HttpOptions& options) {
-  const size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return false;
-  options.address = text.substr(0, colon);
-  if (options.address.starts_with('[') && options.address.ends_with(']')) {
-    options.address = options.address.substr(1, options.address.size() - 2);
+bool ReadAddress(const std::string& flag, const std::string& text, HttpOptions& options) {
+  const auto address = ParseListenAddress(text);
+  if (!address) {
+    LogAnswer(LogLevel::kError, flag + ": '" + text + "' is not accepted; accepted: " + kListenAddressForms);
+    return false;
   }
-  char* end = nullptr;
-  const unsigned long port = std::strtoul(text.c_str() + colon + 1, &end, 10);
-  if (*end != '\0' || end == text.c_str() + colon + 1 || port > 65535 || options.address.empty()) return false;
-  options.port = static_cast<uint16_t>(port);
+  options.address = address->host;
+  options.port = address->port;
   return true;
 }
 
@@ -76,13 +74,14 @@ int PrintPolicy(const Flags& flags, const File& file) {
   PolicyOptions options;
   options.aliases = file.decision.aliases;
   options.excluded_namespaces = file.decision.excluded_namespaces;
+  options.workloads = file.decision.workloads;
   options.url = flags.url;
   options.without_policy = flags.without_policy;
   if (!flags.ca_file.empty()) {
     std::string error;
     const auto ca = ReadWholeFile(flags.ca_file, error);
     if (!ca) {
-      Log("--ca: " + error);
+      LogAnswer(LogLevel::kError, "--ca: " + error);
       return 2;
     }
     options.ca_bundle = Base64(*ca);
@@ -100,13 +99,13 @@ int PrintPolicy(const Flags& flags, const File& file) {
 
 int Serve(const Flags& flags, const File& file) {
   HttpOptions https, metrics;
-  if (!SplitAddress(flags.listen, https) || !SplitAddress(flags.metrics_listen, metrics)) {
-    Log("--listen, --metrics-listen: '" + flags.listen + "', '" + flags.metrics_listen +
-        "' are not accepted; accepted: ADDRESS:PORT, as 0.0.0.0:8443");
+  if (!ReadAddress("--listen", flags.listen, https) ||
+      !ReadAddress("--metrics-listen", flags.metrics_listen, metrics)) {
     return 2;
   }
   if (!file.self_signed && (flags.process.certificate_path.empty() || flags.process.key_path.empty())) {
-    Log("the webhook has no certificate; accepted: --cert and --key, or selfSigned in the configuration");
+    LogAnswer(LogLevel::kError,
+              "the webhook has no certificate; accepted: --cert and --key, or selfSigned in the configuration");
     return 2;
   }
   https.workers = flags.workers;
@@ -124,11 +123,11 @@ int Serve(const Flags& flags, const File& file) {
     setrlimit(RLIMIT_NOFILE, &files);
   }
 
-  Service service(file.decision, https, metrics, Log);
+  Service service(file.decision, https, metrics, [](const std::string& line) { Log(LogLevel::kInfo, line); });
   Process process(flags.process, file, service);
   if (!process.Start()) return 2;
   if (const std::string error = service.Start(); !error.empty()) {
-    Log(error);
+    LogAnswer(LogLevel::kError, error);
     return 2;
   }
   if (!flags.port_file.empty()) {
@@ -136,12 +135,12 @@ int Serve(const Flags& flags, const File& file) {
     std::ofstream(temporary) << service.port() << " " << service.metrics_port() << "\n";
     std::rename(temporary.c_str(), flags.port_file.c_str());
   }
-  Log("version " SLUICE_VERSION ", HTTPS on " + flags.listen + ", metrics on " + flags.metrics_listen);
+  Log(LogLevel::kInfo, "version " SLUICE_VERSION ", HTTPS on " + flags.listen + ", metrics on " + flags.metrics_listen);
   const timespec second{1, 0};
   for (process.Tick(); sigtimedwait(&signals, nullptr, &second) < 0;) process.Tick();
 
   // Readiness fails first. Requests still arrive for a while, because kube-proxy notices it later.
-  Log("shutting down: /readyz fails from now on");
+  Log(LogLevel::kInfo, "shutting down: /readyz fails from now on");
   service.FailReadiness();
   const timespec delay{static_cast<time_t>(flags.drain_seconds), 0};
   sigtimedwait(&signals, nullptr, &delay);  // a second signal ends the wait
@@ -155,9 +154,9 @@ int main(int argc, char** argv) {
   Flags flags;
   CLI::App app("sluice-webhook: gives annotated pods their share of a GPU, and denies invalid requests");
   app.add_option("--config", flags.process.config_path, "Configuration (YAML); the webhook reloads a changed file");
-  app.add_option("--listen", flags.listen, "Address and port of HTTPS")->capture_default_str();
-  app.add_option("--metrics-listen", flags.metrics_listen, "Address and port of /metrics, plain HTTP")
+  app.add_option("--listen", flags.listen, "HTTPS: ADDRESS:PORT, [IPV6]:PORT, or :PORT for every address")
       ->capture_default_str();
+  app.add_option("--metrics-listen", flags.metrics_listen, "/metrics, plain HTTP: as --listen")->capture_default_str();
   app.add_option("--cert", flags.process.certificate_path,
                  "Certificate chain (PEM); the webhook reloads a changed file");
   app.add_option("--key", flags.process.key_path, "Private key (PEM)");
@@ -186,12 +185,14 @@ int main(int argc, char** argv) {
     std::cout << AnnotationsPage();
     return 0;
   }
+  SetUpLog("sluice-webhook", LogFormat::kText, LogLevel::kInfo);
   const auto file = LoadConfig(flags.process.config_path);
   if (!file) return 2;
   if (flags.check_config) {
-    Log("the configuration is valid");
+    LogAnswer(LogLevel::kInfo, "the configuration is valid");
     return 0;
   }
   if (!flags.print_policy.empty()) return PrintPolicy(flags, *file);
+  SetUpLog("sluice-webhook", file->log_format, file->log_level);
   return Serve(flags, *file);
 }

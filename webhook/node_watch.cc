@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "webhook/log.h"
+#include "common/log/log.h"
 
 namespace sluice::webhook {
 
@@ -10,16 +10,20 @@ NodeWatch::NodeWatch(const kube::ClientConfig& config, Service& service) : servi
   kube::ListOptions options;
   options.metadata_only = true;
   kube::WatchHandler handler;
-  handler.replaced = [this](const std::vector<kube::Json>& items) {
-    nodes_.clear();
-    for (const auto& item : items) Store(item);
+  handler.begin = [this] { listed_.clear(); };
+  handler.item = [this](const kube::Json& object) {
+    Store(object);
+    const std::string_view name = NodeName(object);
+    if (nodes_.contains(name)) listed_.emplace(name);
+  };
+  handler.end = [this] {
+    std::erase_if(nodes_, [this](const auto& entry) { return !listed_.contains(entry.first); });
+    listed_.clear();
     Publish();
   };
   handler.changed = [this](kube::Change change, const kube::Json& object) {
     if (change == kube::Change::kDeleted) {
-      std::string ignored;
-      nodes_.erase(ReadNode(object, ignored).name);
-      Publish();
+      if (nodes_.erase(std::string(NodeName(object))) > 0) Publish();
     } else if (Store(object)) {
       Publish();
     }
@@ -27,15 +31,20 @@ NodeWatch::NodeWatch(const kube::ClientConfig& config, Service& service) : servi
   handler.state = [this](bool is_up, const std::string& error) {
     is_synced_ = is_up;
     service_.metrics().SetNodes(nodes_.size(), is_synced_);
-    if (!error.empty()) Log("nodes: " + error);
+    if (!error.empty()) Log(LogLevel::kWarn, "nodes: " + error);
   };
   watcher_ = std::make_unique<kube::Watcher>(config, "/api/v1/nodes", options, std::move(handler), "sluice-webhook");
+}
+
+std::string_view NodeWatch::NodeName(const kube::Json& object) {
+  const Json* metadata = Member(object, "metadata");
+  return metadata == nullptr ? std::string_view() : Text(*metadata, "name");
 }
 
 bool NodeWatch::Store(const kube::Json& object) {
   std::string error;
   Node node = ReadNode(object, error);
-  if (!error.empty()) Log(error);
+  if (!error.empty()) Log(LogLevel::kWarn, error);
   if (node.gpus.empty()) return nodes_.erase(node.name) > 0;
   const auto it = nodes_.find(node.name);
   if (it != nodes_.end() && it->second.labels == node.labels && it->second.gpus == node.gpus) return false;

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <random>
 
+#include "common/log/log.h"
 #include "common/read_file.h"
-#include "webhook/log.h"
 
 namespace sluice::webhook {
 namespace {
@@ -39,7 +39,7 @@ bool Process::Start() {
     reloader_ = std::make_unique<FileReloader>(options_.certificate_path, options_.key_path, service_.certificates());
     ReloadCertificate();
   } else if (client_ == nullptr) {
-    Log("selfSigned needs the API server; accepted: a start in a pod, or with --kubeconfig");
+    LogAnswer(LogLevel::kError, "selfSigned needs the API server; accepted: a start in a pod, or with --kubeconfig");
     return false;
   } else {
     reconciler_ = std::make_unique<CertificateReconciler>(*client_, *file_.self_signed, service_.certificates());
@@ -60,8 +60,8 @@ void Process::Tick() {
 void Process::Connect() {
   auto config = options_.kubeconfig_path.empty() ? kube::InCluster() : kube::FromKubeconfig(options_.kubeconfig_path);
   if (!config.ok()) {
-    Log(std::string(config.status().message()) + "; gpu-memory uses assumedGpuMemory alone" +
-        (file_.remove_refused ? ", and refused pods are not removed" : ""));
+    Log(LogLevel::kWarn, std::string(config.status().message()) + "; gpu-memory uses assumedGpuMemory alone" +
+                             (file_.remove_refused ? ", and refused pods are not removed" : ""));
     return;
   }
   // This thread also takes signals, so it must not wait for an unreachable API server. Tick repeats by its own clock.
@@ -73,7 +73,7 @@ void Process::Connect() {
   if (file_.watch_nodes) nodes_ = std::make_unique<NodeWatch>(*config, service_);
   if (file_.remove_refused) {
     const auto on_removed = [this](const std::string& pod) {
-      Log("removed " + pod);
+      Log(LogLevel::kInfo, "removed " + pod);
       service_.metrics().CountRemovedPod();
     };
     remover_ = std::make_unique<RefusedPodRemover>(*config, *client_, *file_.remove_refused, Identity(), on_removed);
@@ -85,14 +85,14 @@ void Process::PollRefusedPods() {
   service_.metrics().SetLeader(remover_->is_leader());
   next_remover_poll_ = {};
   if (status.ok()) return remover_backoff_.Reset();
-  Log("refused pods: " + std::string(status.message()));
+  Log(LogLevel::kWarn, "refused pods: " + std::string(status.message()));
   next_remover_poll_ = steady_clock::now() + remover_backoff_.Next();
 }
 
 void Process::ReconcileCertificate() {
   std::string actions;
   const absl::Status status = reconciler_->Reconcile(std::chrono::system_clock::now(), steady_clock::now(), actions);
-  if (!actions.empty()) Log("certificate: " + actions);
+  if (!actions.empty()) Log(LogLevel::kInfo, "certificate: " + actions);
   if (status.ok()) {
     reconcile_backoff_.Reset();
     next_reconcile_ = steady_clock::now() + kReconcileInterval;
@@ -101,14 +101,14 @@ void Process::ReconcileCertificate() {
     }
     return;
   }
-  Log("certificate: " + std::string(status.message()));
+  Log(LogLevel::kWarn, "certificate: " + std::string(status.message()));
   next_reconcile_ = steady_clock::now() + (absl::IsAborted(status) ? kConflictRetryDelay : reconcile_backoff_.Next());
 }
 
 void Process::ReloadCertificate() {
   std::string message;
   const auto result = reloader_->Poll(std::chrono::system_clock::now(), message);
-  if (!message.empty()) Log("certificate: " + message);
+  if (!message.empty()) Log(LogLevel::kInfo, "certificate: " + message);
   if (result == FileReloader::Result::kLoaded) {
     service_.metrics().CountCertificateReload(true, service_.certificates().Current()->not_after());
   } else if (!message.empty()) {
@@ -126,11 +126,13 @@ void Process::ReloadConfig() {
   auto file = ParseConfig(config_text_, error);
   service_.metrics().CountConfigReload(file.has_value());
   if (!file) {
-    Log(options_.config_path + ": " + error + "; the previous configuration stays in use");
+    Log(LogLevel::kWarn, options_.config_path + ": " + error + "; the previous configuration stays in use");
     return;
   }
+  SetUpLog("sluice-webhook", file->log_format, file->log_level);
   service_.SetConfig(std::move(file->decision));
-  Log(options_.config_path + ": loaded (a change of watchNodes, selfSigned or removeRefused needs a restart)");
+  Log(LogLevel::kInfo,
+      options_.config_path + ": loaded (a change of watchNodes, selfSigned or removeRefused needs a restart)");
 }
 
 }  // namespace sluice::webhook

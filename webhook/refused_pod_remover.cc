@@ -71,9 +71,9 @@ void RefusedPodRemover::StartWatching() {
   kube::ListOptions options;
   options.field_selector = "status.phase=Failed";
   kube::WatchHandler handler;
-  handler.replaced = [this](const std::vector<kube::Json>& items) {
-    for (const kube::Json& pod : items) Add(pod);  // RemoveDuePods forgets pods that no longer exist
-  };
+  handler.begin = [] {};
+  handler.item = [this](const kube::Json& pod) { Add(pod); };
+  handler.end = [] {};  // RemoveDuePods forgets pods that no longer exist
   handler.changed = [this](kube::Change change, const kube::Json& pod) {
     if (change != kube::Change::kDeleted) return Add(pod);
     const std::lock_guard lock(mutex_);

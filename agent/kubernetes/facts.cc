@@ -58,6 +58,23 @@ PluginCards ReadPluginState(const std::string& text) {
   return out;
 }
 
+std::string OfferProblem(const std::string& text) {
+  const Json state = Json::parse(text, nullptr, false);
+  if (!state.is_object()) return "";
+  // A node without GPUs has no NVML either, and nothing is wrong with it.
+  const auto gpus = state.find("pciGpus");
+  std::string out;
+  if (gpus != state.end() && gpus->is_number_integer() && gpus->get<int64_t>() > 0)
+    out = webhook::Text(state, "problem");
+  for (const auto& [uuid, card] : ReadPluginState(text)) {
+    if (card.state == "healthy" || card.detail.empty()) continue;
+    if (!out.empty()) out += "; ";
+    out += "GPU " + uuid + ": ";
+    out += card.detail;
+  }
+  return out;
+}
+
 std::string NodeAnnotation(const std::vector<CardStatus>& cards, const GivenOut& given, const Pods& pods,
                            const PluginCards& plugin) {
   struct Use {

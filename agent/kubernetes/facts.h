@@ -37,6 +37,10 @@ using PluginCards = std::map<std::string, PluginCard>;  // by uuid
 // Reads the plugin's state file. Empty: the text is none.
 PluginCards ReadPluginState(const std::string& text);
 
+// Why the plugin offers fewer GPUs than the node has, from its state file: one sentence, for doctor and Events. Empty:
+// it offers all, the node has none, or the text is none.
+std::string OfferProblem(const std::string& text);
+
 // The value of the node annotation sluice.dev/gpus (proto/sluice/names.h). Units of ended pods are free, as they are
 // for the scheduler, although kubelet's checkpoint still lists them. A GPU that the plugin does not offer has no free
 // units.

@@ -102,6 +102,7 @@ bool Kubernetes::Start(std::string* error) {
   }
   kube::ListOptions mine;
   mine.field_selector = "spec.nodeName=" + name_;
+  mine.not_older_than = "0";  // every node's agent lists: from etcd each list would read the cluster's pods
   watcher_ = std::make_unique<kube::Watcher>(*api, "/api/v1/pods", mine, Handler(), "sluice-agent");
   ReconcilePeriodically();
   return true;
@@ -111,16 +112,17 @@ bool Kubernetes::Start(std::string* error) {
 kube::WatchHandler Kubernetes::Handler() {
   const bool aliases = config_->kubernetes.aliases;
   kube::WatchHandler handler;
-  handler.replaced = [this, aliases, alive = alive_](const std::vector<kube::Json>& items) {
+  const auto keep = [aliases](const kube::Json& object, std::vector<PodRecord>& list) {
+    PodRecord pod = ReadPodRecord(object, aliases);
+    list.push_back(std::move(pod));
+  };
+  kube::CollectLists<PodRecord>(handler, keep, [this, alive = alive_](std::vector<PodRecord> list) {
     auto pods = std::make_shared<Pods>();
-    for (const kube::Json& item : items) {
-      PodRecord pod = ReadPodRecord(item, aliases);
-      (*pods)[pod.facts.uid] = std::move(pod);
-    }
+    for (PodRecord& pod : list) (*pods)[pod.facts.uid] = std::move(pod);
     loop_->Post([this, alive, pods] {
       if (*alive) Replaced(std::move(*pods));
     });
-  };
+  });
   handler.changed = [this, aliases, alive = alive_](kube::Change change, const kube::Json& object) {
     auto pod = std::make_shared<PodRecord>(ReadPodRecord(object, aliases));
     loop_->Post([this, alive, change, pod] {
@@ -253,7 +255,13 @@ void Kubernetes::ReadPlugin() {
   const std::string stamp = Stamp(path);
   if (stamp == plugin_stamp_) return;
   plugin_stamp_ = stamp;
-  PluginCards now = ReadPluginState(ReadAll(path));
+  const std::string text = ReadAll(path), problem = OfferProblem(text);
+  PluginCards now = ReadPluginState(text);
+  // The problems of single GPUs are Events of their own, below.
+  if (now.empty() && !problem.empty() && problem != offer_problem_)
+    outbox_->WriteEvent({"Node", "", name_, name_, ""}, {true, "SluiceNoGpuOffered", problem});
+  offer_problem_ = problem;
+  node_->SetOfferProblem(problem);
   for (const auto& [uuid, card] : now) {
     const auto old = plugin_.find(uuid);
     if (card.state == "healthy" || (old != plugin_.end() && old->second.detail == card.detail)) continue;

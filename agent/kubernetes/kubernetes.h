@@ -73,6 +73,7 @@ class Kubernetes {
   GivenOut given_;
   std::map<std::string, Holder> holders_;  // by allocation
   PluginCards plugin_;
+  std::string offer_problem_;
   std::string checkpoint_stamp_, plugin_stamp_, reservations_, annotation_;
   std::map<std::string, std::string> troubles_, refused_;   // reported already: by subject, by the pod's uid
   std::set<std::string> deleted_;                           // the pods' uids

@@ -81,6 +81,12 @@ Card CardInventory::Classify(const Entry& entry) const {
     mark(CardState::kNotOffered, "exclusive",
          StrCat("compute mode ", r.compute_mode, " lets one process use the card; fix: nvidia-smi -i ", r.uuid,
                 " -c DEFAULT"));
+  } else if (r.memory_bytes == 0) {
+    mark(CardState::kNotOffered, "no-memory-size",
+         StrCat(
+             "the driver tells no memory size of this card (", r.model,
+             "), as of GPUs that use the host's memory (GB10, Jetson), so that a share of it cannot be reckoned; such "
+             "GPUs are not shared"));
   } else if (!rules_.allow_coexist && other != offered_by_others_.end()) {
     mark(CardState::kNotOffered, "coexist",
          StrCat("another device plugin offers this card as ", other->second,

@@ -32,12 +32,8 @@ ContainerResponse MakeResponse(const ResponseInput& input) {
     if (input.access == DriverAccess::kOwn) out.cdi_names.push_back(StrCat(kOwnCdiKind, "=", card.uuid));
   }
   // CUDA images set NVIDIA_VISIBLE_DEVICES=all. With NVIDIA's runtime as the node's default they would see every card.
-  if (input.access == DriverAccess::kNvidiaRuntime) {
-    out.envs["NVIDIA_VISIBLE_DEVICES"] = uuids;
-    out.envs["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility";
-  } else {
-    out.envs["NVIDIA_VISIBLE_DEVICES"] = "void";
-  }
+  // NVIDIA_DRIVER_CAPABILITIES is the image's: a value here would replace it, and take a video image its encoder.
+  out.envs["NVIDIA_VISIBLE_DEVICES"] = input.access == DriverAccess::kNvidiaRuntime ? uuids : "void";
   return out;
 }
 

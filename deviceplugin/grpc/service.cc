@@ -7,6 +7,8 @@
 #include <map>
 #include <thread>
 
+#include "common/log/grpc_log.h"
+#include "common/log/log.h"
 #include "deviceplugin.grpc.pb.h"
 #include "deviceplugin/decide/device_id.h"
 #include "deviceplugin/decide/response.h"
@@ -14,7 +16,6 @@
 #include "deviceplugin/grpc/channel.h"
 #include "deviceplugin/host/hook_library.h"
 #include "deviceplugin/host/pre_start.h"
-#include "deviceplugin/log.h"
 #include "deviceplugin/text.h"
 
 namespace sluice::deviceplugin {
@@ -78,7 +79,7 @@ class Service final : public v1beta1::DevicePlugin::Service {
       std::string bytes = response.SerializeAsString();
       if (!first && bytes == last) continue;
       if (!writer->Write(response)) break;
-      Log(Level::kInfo, "devices sent to kubelet", {{"devices", StrCat(response.devices_size())}});
+      Log(LogLevel::kInfo, "devices sent to kubelet", {{"devices", StrCat(response.devices_size())}});
       first = false;
       last = std::move(bytes);
     }
@@ -159,7 +160,7 @@ class Service final : public v1beta1::DevicePlugin::Service {
   grpc::Status Refuse(const char* method, const absl::Status& status) {
     const std::string reason = RefusalReason(status);
     options_.metrics->CountRefusal(reason);
-    Log(Level::kWarn, "refused", {{"method", method}, {"reason", reason}, {"why", std::string(status.message())}});
+    Log(LogLevel::kWarn, "refused", {{"method", method}, {"reason", reason}, {"why", std::string(status.message())}});
     return ToGrpc(status);
   }
 
@@ -197,7 +198,7 @@ class Service final : public v1beta1::DevicePlugin::Service {
       entry->set_read_only(true);
     }
     for (const std::string& name : response.cdi_names) out->add_cdi_devices()->set_name(name);
-    Log(Level::kInfo, "allocated",
+    Log(LogLevel::kInfo, "allocated",
         {{"allocation", allocation->id},
          {"fraction", grant->Fraction()},
          {"gpu", grant->cards.front().uuid},
@@ -258,6 +259,7 @@ class GrpcPluginServer final : public PluginServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PluginServer>> PluginServer::Start(const std::string& socket, ServiceOptions options) {
+  LogGrpcMessages();
   auto server = std::make_unique<GrpcPluginServer>(std::move(options));
   if (!server->Start(socket)) return absl::UnavailableError(StrCat("cannot serve on ", socket));
   return std::unique_ptr<PluginServer>(std::move(server));

@@ -72,17 +72,32 @@ std::vector<std::string> DevicesIn(const std::string& file) {
 
 absl::Status AllocationStore::Prepare() const { return MakeDirs(root_); }
 
+absl::Status AllocationStore::Label(const std::string& directory) const {
+  std::string error;
+  if (!SetContainerLabel(directory, label_, &error)) return absl::PermissionDeniedError(error);
+  for (const char* name : {SLUICE_ALLOCATION_FILE, SLUICE_SOCKET_NAME}) {
+    const std::string path = StrCat(directory, "/", name);
+    struct stat st;
+    if (lstat(path.c_str(), &st) != 0) continue;
+    if (!SetContainerLabel(path, label_, &error)) return absl::PermissionDeniedError(error);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Allocation> AllocationStore::Create(const Grant& grant) const {
   Allocation out;
   out.id = FreshId();
   out.directory = StrCat(root_, "/", out.id);
   absl::Status status = MakeOpenDir(out.directory, /*may_exist=*/false);
   if (absl::IsAlreadyExists(status)) return status;
+  // Before the agent sees the file: it gives its socket the folder's label.
+  if (status.ok()) status = Label(out.directory);
   // The rename makes the file appear complete.
   if (status.ok()) {
     status = WriteFileAtomically(StrCat(out.directory, "/", SLUICE_ALLOCATION_FILE), Describe(out.id, grant.ids),
                                  Durable::kNo);
   }
+  if (status.ok()) status = Label(out.directory);
   if (!status.ok()) {
     (void)RemoveTree(out.directory);
     return status;
@@ -98,9 +113,13 @@ absl::StatusOr<bool> AllocationStore::Restore(const std::string& directory,
   // After a change of allocDir, directories in the old folder are left alone.
   if (directory != StrCat(root_, "/", id) || !id.starts_with(kIdPrefix) || device_ids.empty()) return false;
   const std::string file = StrCat(directory, "/", SLUICE_ALLOCATION_FILE);
-  if (!DevicesIn(file).empty()) return false;
+  if (!DevicesIn(file).empty()) {
+    if (auto s = Label(directory); !s.ok()) return s;
+    return false;
+  }
   absl::Status status = MakeOpenDir(directory, /*may_exist=*/true);
   if (status.ok()) status = WriteFileAtomically(file, Describe(id, device_ids), Durable::kNo);
+  if (status.ok()) status = Label(directory);
   if (!status.ok()) return status;
   return true;
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/selinux/container_label.h"
 #include "deviceplugin/decide/grant.h"
 
 namespace sluice::deviceplugin {
@@ -28,7 +29,9 @@ struct Allocation {
 // Thread-safe: every call works on the file system alone.
 class AllocationStore {
  public:
-  explicit AllocationStore(std::string root) : root_(std::move(root)) {}
+  // `label`: what SELinux lets containers use; each directory gets it, with its file and the agent's socket.
+  explicit AllocationStore(std::string root, std::string label = ContainerLabel())
+      : root_(std::move(root)), label_(std::move(label)) {}
 
   absl::Status Prepare() const;
 
@@ -36,8 +39,8 @@ class AllocationStore {
   // nothing behind on failure.
   absl::StatusOr<Allocation> Create(const Grant& grant) const;
 
-  // Makes a directory of ours again that the checkpoint names for these devices, if it is missing or incomplete. True:
-  // it was.
+  // Makes a directory of ours again that the checkpoint names for these devices, if it is missing or incomplete, and
+  // labels one that was made without SELinux or by an older plugin. True: it was missing or incomplete.
   absl::StatusOr<bool> Restore(const std::string& directory, std::span<const std::string> device_ids) const;
 
   // Removes allocation.json first: from then on the agent no longer serves the directory.
@@ -50,7 +53,9 @@ class AllocationStore {
   const std::string& root() const { return root_; }
 
  private:
-  std::string root_;
+  absl::Status Label(const std::string& directory) const;
+
+  std::string root_, label_;
 };
 
 }  // namespace sluice::deviceplugin

@@ -1,6 +1,7 @@
 #include "deviceplugin/host/cdi.h"
 
 #include <sys/stat.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cctype>
@@ -30,12 +31,15 @@ constexpr const char* kLibraries[] = {"libcuda.so",
                                       "libcudadebugger.so",
                                       "libnvidia-pkcs11.so",
                                       "libnvidia-pkcs11-openssl3.so",
-                                      "libnvidia-sandboxutils.so"};
+                                      "libnvidia-sandboxutils.so",
+                                      "libnvcuvid.so",
+                                      "libnvidia-encode.so",
+                                      "libnvidia-opticalflow.so"};
 #if defined(__aarch64__)
-constexpr const char* kLibraryDirs[] = {"/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"};
+constexpr const char* kLibraryDirs[] = {"/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64", "/lib"};
 constexpr const char* kContainerLibraryDirs[] = {"/usr/lib/aarch64-linux-gnu", "/usr/lib64"};
 #else
-constexpr const char* kLibraryDirs[] = {"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"};
+constexpr const char* kLibraryDirs[] = {"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64", "/lib"};
 constexpr const char* kContainerLibraryDirs[] = {"/usr/lib/x86_64-linux-gnu", "/usr/lib64"};
 #endif
 
@@ -194,32 +198,34 @@ absl::Status ValidateCdiSpec(std::string_view text) {
                                          : absl::OkStatus();
 }
 
+bool MountsLibcuda(std::string_view text) {
+  const Json spec = Json::parse(text, nullptr, false);
+  if (!spec.is_object() || !spec.contains("containerEdits") || !spec["containerEdits"].is_object()) return false;
+  const Json mounts = spec["containerEdits"].value("mounts", Json::array());
+  return std::any_of(mounts.begin(), mounts.end(), [](const Json& mount) {
+    return mount.is_object() && IsPath(mount, "containerPath") &&
+           mount["containerPath"].get<std::string>().find("/libcuda.so") != std::string::npos;
+  });
+}
+
 std::vector<std::string> ListCdiNames(const std::vector<std::string>& dirs) {
   std::vector<std::string> names;
   for (const std::string& dir : dirs) {
     auto files = ListDir(dir);
     if (!files.ok()) continue;
     for (const std::string& file : *files) {
-      // NVIDIA's toolkit writes YAML by default. Of a YAML file only the relevant lines are read.
+      if (!file.ends_with(".json") && !file.ends_with(".yaml")) continue;
       auto text = ReadFile(dir + "/" + file, 4 << 20);
       if (!text.ok()) continue;
-      if (file.ends_with(".json")) {
-        const Json spec = Json::parse(*text, nullptr, false);
-        if (spec.is_discarded() || !spec.is_object() || !spec.contains("kind") || !spec["kind"].is_string()) continue;
-        const Json devices = spec.value("devices", Json::array());
-        for (const Json& device : devices) {
-          if (device.is_object() && device.contains("name") && device["name"].is_string()) {
-            names.push_back(StrCat(spec["kind"].get<std::string>(), "=", device["name"].get<std::string>()));
-          }
+      try {  // yaml-cpp throws; JSON is YAML
+        const YAML::Node spec = YAML::Load(*text);
+        if (!spec.IsMap() || !spec["kind"] || !spec["kind"].IsScalar() || !spec["devices"]) continue;
+        for (const YAML::Node& device : spec["devices"]) {
+          if (device.IsMap() && device["name"] && device["name"].IsScalar())
+            names.push_back(StrCat(spec["kind"].Scalar(), "=", device["name"].Scalar()));
         }
-      } else if (file.ends_with(".yaml") && text->find(StrCat("kind: ", kNvidiaCdiKind)) != std::string::npos) {
-        size_t at = 0;
-        while ((at = text->find("name:", at)) != std::string::npos) {
-          at += 5;
-          std::string name = text->substr(at, text->find('\n', at) - at);
-          std::erase_if(name, [](char c) { return c == ' ' || c == '"' || c == '\'' || c == '\r'; });
-          if (!name.empty()) names.push_back(StrCat(kNvidiaCdiKind, "=", name));
-        }
+      } catch (const YAML::Exception&) {
+        continue;
       }
     }
   }

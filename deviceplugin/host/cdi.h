@@ -19,9 +19,9 @@ struct DriverFiles {
   std::vector<Mount> libraries;            // container path, host path
 };
 
-// Looks for libcuda.so.1, libnvidia-ml.so.1 and the libraries that they load, under their sonames, in the usual library
-// folders of `root`, or in `root` itself (the simulated driver's folder). Each library gets the mount points where the
-// loaders of Debian and of Red Hat look without a cache.
+// Looks for libcuda.so.1, libnvidia-ml.so.1, the libraries that they load, and those of the video engines, under their
+// sonames, in the usual library folders of `root`, or in `root` itself (the simulated driver's folder). Each library
+// gets the mount points where the loaders of Debian and of Red Hat look without a cache.
 DriverFiles FindDriverFiles(const std::string& root, const std::string& dev_root);
 
 std::string CdiFileName(std::string_view uuid);  // "sluice.dev-gpu_<uuid>.json"
@@ -29,6 +29,9 @@ std::string MakeCdiSpec(const Card& card, const DriverFiles& driver, const std::
 
 // Checks the rules of the CDI schema (0.6.0) that a spec like ours could break. The message names the member.
 absl::Status ValidateCdiSpec(std::string_view json);
+
+// Whether the spec mounts a libcuda into each container. False for text that is no spec.
+bool MountsLibcuda(std::string_view json);
 
 // The names "<kind>=<device>" of all specs in these folders. Like the container runtime, skips files that it cannot
 // parse.

@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
+#include "common/selinux/container_label.h"
 #include "deviceplugin/host/files.h"
 #include "deviceplugin/text.h"
 #include "sluice/names.h"
@@ -27,28 +27,14 @@ uint64_t Hash(uint64_t hash, std::string_view bytes) {
   return hash;
 }
 
-// A new file gets the label of its host folder, which containers may not map.
 absl::Status Label(const std::string& dir, const std::string& label) {
-  if (label.empty()) return absl::OkStatus();
   for (const std::string& path : {dir, StrCat(dir, "/", kFiles[0]), StrCat(dir, "/", kFiles[1])}) {
-    if (setxattr(path.c_str(), "security.selinux", label.c_str(), label.size() + 1, 0) != 0) {
-      auto error = ErrnoError("label for containers (SELinux)", path, errno);
-      return absl::Status(error.code(),
-                          StrCat(std::string(error.message()),
-                                 "; accepted: a pod that may relabel files (the chart's node.seLinuxType: "
-                                 "spc_t)"));
-    }
+    if (std::string error; !SetContainerLabel(path, label, &error)) return absl::PermissionDeniedError(error);
   }
   return absl::OkStatus();
 }
 
 }  // namespace
-
-std::string ContainerLabel() {
-  // selinuxfs is registered only if SELinux is on; /sys/fs/selinux is not mounted in every container.
-  auto text = ReadFile("/proc/filesystems");
-  return text.ok() && text->find("\tselinuxfs\n") != std::string::npos ? "system_u:object_r:container_file_t:s0" : "";
-}
 
 absl::StatusOr<std::string> HookLibraryId(const std::string& source_dir) {
   uint64_t hash = 0xcbf29ce484222325ull;

@@ -8,14 +8,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/selinux/container_label.h"
 
 namespace sluice::deviceplugin {
 
 // "<version>-<build id>"; the build id is a hash over the names and contents of shim and engine.
 absl::StatusOr<std::string> HookLibraryId(const std::string& source_dir);
-
-// The SELinux label for files that every container may map; empty if the kernel runs without SELinux.
-std::string ContainerLabel();
 
 // Copies shim and engine of `source_dir` into <destination>/<id>/, durably and atomically (by rename), and returns that
 // path. An existing complete copy is only relabelled; a damaged copy is an error. Refuses a destination that is mounted

@@ -27,6 +27,7 @@ struct Entries {
   decltype(&::nvmlDeviceGetName) name = nullptr;
   decltype(&::nvmlDeviceGetMemoryInfo) memory = nullptr;
   // Older drivers may lack the entries from here on.
+  decltype(&::nvmlDeviceGetMemoryInfo_v2) memory_v2 = nullptr;
   decltype(&::nvmlDeviceGetMinorNumber) minor = nullptr;
   decltype(&::nvmlDeviceGetPciInfo_v3) pci = nullptr;
   decltype(&::nvmlDeviceGetMemoryAffinity) affinity = nullptr;
@@ -85,6 +86,7 @@ class DriverNvml final : public NvmlApi {
                      Find(library, "nvmlDeviceGetUUID", &e.uuid) & Find(library, "nvmlDeviceGetName", &e.name) &
                      Find(library, "nvmlDeviceGetMemoryInfo", &e.memory);
     if (!all) return absl::FailedPreconditionError(StrCat(library_name_, " lacks NVML functions"));
+    Find(library, "nvmlDeviceGetMemoryInfo_v2", &e.memory_v2);
     Find(library, "nvmlDeviceGetMinorNumber", &e.minor);
     Find(library, "nvmlDeviceGetPciInfo_v3", &e.pci);
     Find(library, "nvmlDeviceGetMemoryAffinity", &e.affinity);
@@ -130,11 +132,11 @@ class DriverNvml final : public NvmlApi {
     char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = {}, name[NVML_DEVICE_NAME_V2_BUFFER_SIZE] = {};
     if (auto s = Check(e, "nvmlDeviceGetUUID", e.uuid(device, uuid, sizeof uuid)); !s.ok()) return s;
     if (auto s = Check(e, "nvmlDeviceGetName", e.name(device, name, sizeof name)); !s.ok()) return s;
-    nvmlMemory_t memory = {};
-    if (auto s = Check(e, "nvmlDeviceGetMemoryInfo", e.memory(device, &memory)); !s.ok()) return s;
+    auto memory = Memory(e, device);
+    if (!memory.ok()) return memory.status();
     out.uuid = uuid;
     out.model = name;
-    out.memory_bytes = memory.total;
+    out.memory_bytes = *memory;
     unsigned minor = 0;
     out.minor = e.minor != nullptr && e.minor(device, &minor) == NVML_SUCCESS ? static_cast<int>(minor) : index;
     out.numa = Numa(e, device);
@@ -193,6 +195,19 @@ class DriverNvml final : public NvmlApi {
     const std::string text = StrCat(call, ": ", e.error_string(rc));
     return rc == NVML_ERROR_GPU_IS_LOST || rc == NVML_ERROR_NOT_FOUND ? absl::NotFoundError(text)
                                                                       : absl::UnavailableError(text);
+  }
+
+  // 0: the driver knows no size, as on GPUs that use the host's memory (GB10).
+  static absl::StatusOr<uint64_t> Memory(const Entries& e, nvmlDevice_t device) {
+    nvmlMemory_t memory = {};
+    const nvmlReturn_t rc = e.memory(device, &memory);
+    if (rc != NVML_ERROR_NOT_SUPPORTED) {
+      if (auto s = Check(e, "nvmlDeviceGetMemoryInfo", rc); !s.ok()) return s;
+      return memory.total;
+    }
+    nvmlMemory_v2_t newer = {};
+    newer.version = nvmlMemory_v2;
+    return e.memory_v2 != nullptr && e.memory_v2(device, &newer) == NVML_SUCCESS ? newer.total : 0;
   }
 
   int Numa(const Entries& e, nvmlDevice_t device) {

@@ -16,7 +16,7 @@ namespace sluice::deviceplugin {
 struct CardReading {
   std::string uuid;
   std::string model;
-  uint64_t memory_bytes = 0;
+  uint64_t memory_bytes = 0;  // 0: the driver knows no size
   int minor = -1;
   int numa = -1;
   bool ecc = false;

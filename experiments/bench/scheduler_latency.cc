@@ -51,19 +51,19 @@ int Main(int cycles) {
   Extender extender(cluster, binder);
   Random random(1);
   Json names = Json::array();
-  cluster.ReplaceNodes({});
-  cluster.ReplacePods({});
+  ReplaceNodes(cluster, {});
+  ReplacePods(cluster, {});
   for (int i = 0; i < kNodes; ++i) {
     std::vector<int> free;
     for (int card = 0; card < 8; ++card) free.push_back(20 * static_cast<int>(random.Below(6)));
     names.push_back("node-" + std::to_string(i));
-    cluster.PutNode(MakeNode(names.back(), free));
+    cluster.PutNode(ReadNode(MakeNode(names.back(), free)));
   }
   for (int i = 0; i < kPods; ++i) {
     Json pod = MakePod("old-" + std::to_string(i), kUnits[random.Below(12)], std::to_string(1 + random.Below(12)));
     pod["spec"]["nodeName"] = names[random.Below(kNodes)];
     pod["status"] = {{"phase", "Running"}, {"startTime", "2026-01-01T00:00:00Z"}};
-    cluster.PutPod(pod);
+    cluster.PutPod(ReadPod(pod));
   }
   const auto server = ExtenderServer::Start({"127.0.0.1", 0}, std::nullopt, extender, cluster);
   if (!server.ok()) {
@@ -78,7 +78,7 @@ int Main(int cycles) {
   const std::clock_t cpu_before = std::clock();
   for (int i = 0; i < cycles; ++i) {
     Json pod = MakePod("new-" + std::to_string(i), kUnits[random.Below(12)], std::to_string(1 + random.Below(12)));
-    cluster.PutPod(pod);
+    cluster.PutPod(ReadPod(pod));
     const std::string args = Json{{"Pod", pod}, {"NodeNames", names}}.dump();
     const auto t0 = std::chrono::steady_clock::now();
     const auto filtered = client.Post("/filter", args, "application/json");

@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <csignal>
 
 #include "client/internals.h"
@@ -23,12 +22,6 @@ constexpr size_t kStackBytes = size_t{256} * 1024;
 AgentClient::AgentClient(const char* socket_path, const char* version, Observer* observer) : observer_(observer) {
   CopyText(path_, sizeof(path_), socket_path);
   CopyText(version_, sizeof(version_), version);
-  pthread_mutex_init(&mutex_, nullptr);
-  pthread_condattr_t attr;
-  pthread_condattr_init(&attr);
-  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-  pthread_cond_init(&changed_, &attr);
-  pthread_condattr_destroy(&attr);
   page_ = MapPage(nullptr, -1);
   if (page_ != nullptr) InitPage(page_);
   Register(this);
@@ -38,18 +31,17 @@ AgentClient::~AgentClient() {
   Stop();
   Unregister(this);
   if (page_ != nullptr) munmap(page_, SLUICE_PAGE_BYTES);
-  pthread_cond_destroy(&changed_);
-  pthread_mutex_destroy(&mutex_);
 }
 
 State AgentClient::Start(int wait_ms) {
   if (const State s = state_.load(std::memory_order_relaxed); s == State::kAttached) return s;
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   // A child made by a raw clone() ran no fork handler. Its pid shows it.
   if (running_ && pid_ != getpid()) {
     running_ = served_ = false;
     socket_ = {};
     if (page_ != nullptr) MapPage(page_, -1), InitPage(page_);
+    EndLeases();
   }
   if (!running_) {
     if (page_ == nullptr) return State::kStopped;
@@ -71,31 +63,29 @@ State AgentClient::Start(int wait_ms) {
       return State::kStopped;
     }
   }
-  const timespec until = DeadlineAfter(wait_ms);
-  while (state_.load() == State::kConnecting) {
-    if (pthread_cond_timedwait(&changed_, &mutex_, &until) == ETIMEDOUT) break;
-  }
+  const Clock::time_point until = DeadlineAfter(wait_ms);
+  while (state_.load() == State::kConnecting && Clock::now() < until) changed_.WaitUntil(mutex_, until);
   return state_.load();
 }
 
 void AgentClient::Stop() {
   {
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (!running_ || pid_ != getpid()) return;
     stop_ = true;
     if (socket_.IsOurs()) shutdown(socket_.fd(), SHUT_RDWR);  // ends its wait for a frame
-    pthread_cond_broadcast(&changed_);
+    changed_.NotifyAll();
   }
   pthread_join(thread_, nullptr);
   Disconnect();
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   running_ = false;
   state_.store(State::kStopped);
 }
 
 sluice_gpu_counters* AgentClient::Slot(const char* uuid) {
   if (page_ == nullptr) return nullptr;
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (sluice_gpu_counters& slot : page_->gpu) {
     if (strncmp(slot.uuid, uuid, sizeof(slot.uuid)) == 0) return &slot;
     if (slot.uuid[0] == '\0') {
@@ -147,28 +137,27 @@ void AgentClient::Run() {
     }
     // Spread over the processes of a node, so that they do not reconnect at the same moment.
     if (!SleepUnlessStopped(backoff +
-                            static_cast<int>((static_cast<unsigned>(pid_) * 7u) % static_cast<unsigned>(backoff))))
+                            static_cast<int>((static_cast<unsigned>(getpid()) * 7u) % static_cast<unsigned>(backoff))))
       return;
     backoff = backoff * 2 > kMaxBackoffMs ? kMaxBackoffMs : backoff * 2;
   }
 }
 
 void AgentClient::SetState(State state) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   state_.store(state, std::memory_order_release);
-  pthread_cond_broadcast(&changed_);
+  changed_.NotifyAll();
 }
 
 bool AgentClient::IsStopping() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   return stop_;
 }
 
 bool AgentClient::SleepUnlessStopped(int ms) {
-  const timespec until = DeadlineAfter(ms);
-  Lock lock(mutex_);
-  while (!stop_ && pthread_cond_timedwait(&changed_, &mutex_, &until) != ETIMEDOUT) {
-  }
+  const Clock::time_point until = DeadlineAfter(ms);
+  MutexLock lock(mutex_);
+  while (!stop_ && Clock::now() < until) changed_.WaitUntil(mutex_, until);
   return !stop_;
 }
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/mutex.h"
 #include "descriptor.h"
 #include "sluice/wire.h"
 
@@ -71,13 +72,44 @@ class AgentClient {
   bool SendTokenRelease(const sluice_token& token);
   bool SendNotice(uint32_t kind, const char* text);
 
+  // --- memory-limit of the container (leases.cc). `gpu`: the number that Lease() gave. Thread-safe ---
+  // A number for the GPU with this uuid, the same at each call; -1: all 16 are used.
+  int Lease(const char* uuid);
+  // Charges bytes that are about to be allocated, if the container's limit has room for them. Within the lease it takes
+  // no call; beyond it the agent is asked, and the answer awaited for at most `wait_ms` (0: not asked). False: no room.
+  // Where no agent has given a lease, all is charged.
+  bool Charge(int gpu, uint64_t bytes, int wait_ms);
+  // Bytes that were allocated already (they are charged whatever is left), or, negative, that were released.
+  void Recharge(int gpu, int64_t change);
+  struct ContainerMemory {
+    uint64_t others_bytes = 0;  // charged by the container's other processes
+    uint32_t utilization = 0;   // GPU time of the container in the last second, millionths
+  };
+  // Asks the agent, unless this process is alone in its container; the last answer where none comes in time.
+  ContainerMemory AskMemory(int gpu, bool even_if_alone, int wait_ms);
+  // The container's attached processes, at most `max`. -1: no answer.
+  int AskProcesses(int gpu, sluice_process* list, int max, int wait_ms);
+
  private:
+  struct GpuLease {
+    char uuid[SLUICE_UUID_CHARS];
+    uint64_t charged = 0;
+    bool leased = false;  // by the agent's word; it stays so while the agent is lost
+    uint8_t slot = 0;
+    uint64_t asked = 0, answered = 0;  // requests for memory
+    uint32_t processes = 1;
+    ContainerMemory container;
+    uint64_t processes_asked = 0, processes_answered = 0;
+    sluice_processes answer;
+  };
   enum class End { kStop, kLost, kRefused };
 
   static void* ThreadMain(void* self);
-  static void BeforeFork();
-  static void AfterForkInParent();
-  static void AfterForkInChild();
+  // Not checked: they hold the list's lock and each client's from one function to the other, and the analysis knows no
+  // set of locks.
+  static void BeforeFork() SLUICE_NO_THREAD_SAFETY_ANALYSIS;
+  static void AfterForkInParent() SLUICE_NO_THREAD_SAFETY_ANALYSIS;
+  static void AfterForkInChild() SLUICE_NO_THREAD_SAFETY_ANALYSIS;
   static void Register(AgentClient* client);
   static void Unregister(AgentClient* client);
 
@@ -88,10 +120,25 @@ class AgentClient {
   void AdoptPage(int fd);
   bool SendHello();
   bool Send(uint16_t type, const void* body, size_t bytes);
+  bool SendLocked(uint16_t type, const void* body, size_t bytes) SLUICE_REQUIRES(mutex_);
+  GpuLease* LeaseNamed(const char* uuid) SLUICE_REQUIRES(mutex_);
+  sluice_lease* Words(const GpuLease& lease) { return &page_->lease[lease.slot]; }
+  static bool Take(sluice_lease* words, uint64_t bytes);
+  void FollowLease(const sluice_budget& budget);
+  void AddGranted(GpuLease* lease, uint64_t granted_bytes) SLUICE_REQUIRES(mutex_);
+  void NoteMemory(const sluice_memory& memory);
+  void NoteProcesses(const sluice_processes& processes);
+  void EndLeases() SLUICE_REQUIRES(mutex_);  // in a forked child
+  // Returns the request's id; 0: it could not be sent.
+  uint64_t AskLocked(GpuLease* lease, uint64_t missing_bytes) SLUICE_REQUIRES(mutex_);
+  // Waits until `answered` reaches `id`. False: not in time, or the agent is lost.
+  bool AwaitLocked(const uint64_t& answered, uint64_t id, std::chrono::steady_clock::time_point until)
+      SLUICE_REQUIRES(mutex_);
   void Disconnect();
   void SetState(State state);
   bool SleepUnlessStopped(int ms);  // false: stopped
   bool IsStopping();
+  Descriptor Socket();
   void NoteFrame();  // the agent has sent something
   bool IsAgentSilent();
 
@@ -101,19 +148,22 @@ class AgentClient {
   sluice_page* page_ = nullptr;
 
   std::atomic<State> state_{State::kStopped};
-  // Guards socket_, unanswered_since_ns_, seq_, running_, stop_, pid_ and the slots' names. Never held over a call that
-  // waits, nor over an observer.
-  pthread_mutex_t mutex_;
-  pthread_cond_t changed_;  // state_ or stop_
+  // Guards the slots' names, too. Never held over a call that waits, nor over an observer.
+  Mutex mutex_;
+  Condition changed_;  // state_, stop_ or an answer in leases_
   pthread_t thread_{};
-  bool running_ = false;
-  bool stop_ = false;
-  pid_t pid_ = 0;
-  Descriptor socket_;                 // the only descriptor that the client keeps
-  uint64_t unanswered_since_ns_ = 0;  // of the first token request since the agent's last frame; 0: none
-  uint64_t seq_ = 0;
+  bool running_ SLUICE_GUARDED_BY(mutex_) = false;
+  bool stop_ SLUICE_GUARDED_BY(mutex_) = false;
+  pid_t pid_ SLUICE_GUARDED_BY(mutex_) = 0;
+  Descriptor socket_ SLUICE_GUARDED_BY(mutex_);  // the only descriptor that the client keeps
+  // Of the first request since the agent's last frame; 0: none.
+  uint64_t unanswered_since_ns_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t seq_ SLUICE_GUARDED_BY(mutex_) = 0;
   uint32_t first_budgets_ = 0;  // BUDGET frames that WELCOME announced and that are missing; the thread's own
   bool welcomed_ = false;
+  uint8_t agent_minor_ SLUICE_GUARDED_BY(mutex_) = 0;
+  int lease_count_ SLUICE_GUARDED_BY(mutex_) = 0;
+  GpuLease leases_[SLUICE_MAX_GPUS] SLUICE_GUARDED_BY(mutex_);
   bool served_ = false;          // by any agent in this process: the page has contents
   AgentClient* next_ = nullptr;  // list of all clients of the process, for fork
 };

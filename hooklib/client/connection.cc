@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,51 +11,31 @@
 #include <cstring>
 
 #include "client/agent_client.h"
+#include "client/connect.h"
 #include "client/hello.h"
 #include "client/internals.h"
 
 namespace sluice::client {
 namespace {
 
-constexpr int kHeartbeatMs = 1000;
-// A process that waits for a time slice sends a request every 2 s, and the agent answers each. An agent that is silent
-// for this long is stopped or hangs, and its clients would wait for ever.
+constexpr int kHeartbeatMs = 1000, kMaxConnectMs = 2000;
+// A process that waits for a time slice sends a request every 2 s, and the agent answers each, as it does requests for
+// memory. An agent that is silent for this long is stopped or hangs, and its clients would wait for ever.
 constexpr uint64_t kMaxSilenceNs = 10'000'000'000;
 
 }  // namespace
 
 bool AgentClient::Connect() {
-  sockaddr_un addr{};
-  addr.sun_family = AF_UNIX;
-  int dir = -1;
-  if (strlen(path_) < sizeof(addr.sun_path)) {
-    memcpy(addr.sun_path, path_, strlen(path_) + 1);
-  } else {  // longer than sockaddr_un holds: through a descriptor of the directory
-    char folder[sizeof(path_)];
-    memcpy(folder, path_, sizeof folder);
-    char* slash = strrchr(folder, '/');
-    if (slash == nullptr) return false;
-    *slash = '\0';
-    dir = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (dir < 0) return false;
-    snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%.60s", dir, slash + 1);
-  }
-  const Descriptor made(MoveToHighNumber(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)));
-  const int fd = made.fd();
-  if (fd >= 0) {
+  const SocketAddress address(path_);
+  const Descriptor made(MakeSocket());
+  if (made.fd() < 0) return false;
+  {
     // The fork handler must know it before anything is sent through it.
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     socket_ = made;
     seq_ = 0;
   }
-  bool ok = fd >= 0;
-  if (ok) {
-    const timeval patience{2, 0};  // bounds connect() to an agent that does not accept
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-    ok = connect(fd, reinterpret_cast<const sockaddr*>(&addr), sizeof(addr)) == 0 && SendHello();
-  }
-  if (dir >= 0) close(dir);
-  return ok;
+  return address.Connect(made.fd(), kMaxConnectMs) && SendHello();
 }
 
 bool AgentClient::SendHello() {
@@ -70,7 +49,7 @@ bool AgentClient::SendHello() {
 }
 
 AgentClient::End AgentClient::Serve() {
-  const Descriptor socket = socket_;  // only this thread changes it while it runs
+  const Descriptor socket = Socket();  // only this thread changes it while it runs
   for (;;) {
     pollfd p{socket.fd(), POLLIN, 0};
     poll(&p, 1, kHeartbeatMs);
@@ -136,12 +115,17 @@ bool AgentClient::Handle(const sluice_frame& frame, int passed_fd, End* end) {
   switch (h.type) {
     case SLUICE_WELCOME:
       if (passed_fd >= 0) AdoptPage(passed_fd);
+      {
+        MutexLock lock(mutex_);
+        agent_minor_ = h.minor;
+      }
       welcomed_ = served_ = true;
       first_budgets_ = frame.u.welcome.gpus;
       observer_->OnAttached(frame.u.welcome);
       if (first_budgets_ == 0) SetState(State::kAttached);
       return true;
     case SLUICE_BUDGET:
+      FollowLease(frame.u.budget);
       observer_->OnBudget(frame.u.budget);
       if (first_budgets_ > 0) {
         --first_budgets_;
@@ -153,6 +137,12 @@ bool AgentClient::Handle(const sluice_frame& frame, int passed_fd, End* end) {
       return true;
     case SLUICE_TOKEN_REVOKE:
       observer_->OnRevoke(frame.u.token);
+      return true;
+    case SLUICE_MEMORY:
+      NoteMemory(frame.u.memory);
+      return true;
+    case SLUICE_PROCESSES:
+      NoteProcesses(frame.u.processes);
       return true;
     case SLUICE_PING:
       Send(SLUICE_PONG, nullptr, 0);
@@ -167,7 +157,7 @@ void AgentClient::AdoptPage(int fd) {
   // Without the seal the page could shrink, and reads of it would end the application by SIGBUS.
   const int seals = fcntl(fd, F_GET_SEALS);
   if (fstat(fd, &st) != 0 || st.st_size < SLUICE_PAGE_BYTES || seals < 0 || (seals & F_SEAL_SHRINK) == 0) return;
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   std::array<uint64_t, sizeof(sluice_page) / sizeof(uint64_t)> contents;
   static_assert(sizeof contents == sizeof(sluice_page));
   const auto* const words = reinterpret_cast<const uint64_t*>(page_);  // other threads write them
@@ -177,33 +167,43 @@ void AgentClient::AdoptPage(int fd) {
 }
 
 bool AgentClient::Send(uint16_t type, const void* body, size_t bytes) {
+  MutexLock lock(mutex_);
+  return SendLocked(type, body, bytes);
+}
+
+bool AgentClient::SendLocked(uint16_t type, const void* body, size_t bytes) {
   sluice_frame frame{};
   frame.h.magic = SLUICE_WIRE_MAGIC;
   frame.h.major = SLUICE_WIRE_MAJOR;
   frame.h.minor = SLUICE_WIRE_MINOR;
   frame.h.type = type;
   if (bytes > 0) memcpy(frame.u.bytes, body, bytes);
-  Lock lock(mutex_);
   if (!socket_.IsOurs()) return false;
   frame.h.seq = ++seq_;
   if (send(socket_.fd(), &frame, sizeof(frame), MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(frame)))
     return false;
-  if (type == SLUICE_TOKEN_REQUEST && unanswered_since_ns_ == 0) unanswered_since_ns_ = NowNs();
+  const bool is_request = type == SLUICE_TOKEN_REQUEST || type == SLUICE_MEMORY_REQUEST;
+  if (is_request && unanswered_since_ns_ == 0) unanswered_since_ns_ = NowNs();
   return true;
 }
 
+Descriptor AgentClient::Socket() {
+  MutexLock lock(mutex_);
+  return socket_;
+}
+
 void AgentClient::NoteFrame() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   unanswered_since_ns_ = 0;
 }
 
 bool AgentClient::IsAgentSilent() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   return unanswered_since_ns_ != 0 && NowNs() - unanswered_since_ns_ > kMaxSilenceNs;
 }
 
 void AgentClient::Disconnect() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   socket_.Close();
   unanswered_since_ns_ = 0;
 }

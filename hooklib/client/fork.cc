@@ -6,21 +6,21 @@
 namespace sluice::client {
 namespace {
 
-// All clients of this process. The mutex is taken before any client's own.
-pthread_mutex_t g_list_mutex = PTHREAD_MUTEX_INITIALIZER;
-AgentClient* g_list = nullptr;
-bool g_fork_handlers = false;
+// All clients of this process, with their next_. The mutex is taken before any client's own.
+Mutex g_list_mutex;
+AgentClient* g_list SLUICE_GUARDED_BY(g_list_mutex) = nullptr;
+bool g_fork_handlers SLUICE_GUARDED_BY(g_list_mutex) = false;
 
 }  // namespace
 
 void AgentClient::BeforeFork() {
-  pthread_mutex_lock(&g_list_mutex);
-  for (AgentClient* c = g_list; c != nullptr; c = c->next_) pthread_mutex_lock(&c->mutex_);
+  g_list_mutex.Lock();
+  for (AgentClient* c = g_list; c != nullptr; c = c->next_) c->mutex_.Lock();
 }
 
 void AgentClient::AfterForkInParent() {
-  for (AgentClient* c = g_list; c != nullptr; c = c->next_) pthread_mutex_unlock(&c->mutex_);
-  pthread_mutex_unlock(&g_list_mutex);
+  for (AgentClient* c = g_list; c != nullptr; c = c->next_) c->mutex_.Unlock();
+  g_list_mutex.Unlock();
 }
 
 void AgentClient::AfterForkInChild() {
@@ -29,20 +29,21 @@ void AgentClient::AfterForkInChild() {
     c->running_ = c->served_ = false;
     c->state_.store(State::kStopped);
     if (c->page_ != nullptr && MapPage(c->page_, -1) != nullptr) InitPage(c->page_);
-    pthread_mutex_unlock(&c->mutex_);
+    c->EndLeases();
+    c->mutex_.Unlock();
   }
-  pthread_mutex_unlock(&g_list_mutex);
+  g_list_mutex.Unlock();
 }
 
 void AgentClient::Register(AgentClient* client) {
-  Lock lock(g_list_mutex);
+  MutexLock lock(g_list_mutex);
   if (!g_fork_handlers) g_fork_handlers = pthread_atfork(&BeforeFork, &AfterForkInParent, &AfterForkInChild) == 0;
   client->next_ = g_list;
   g_list = client;
 }
 
 void AgentClient::Unregister(AgentClient* client) {
-  Lock lock(g_list_mutex);
+  MutexLock lock(g_list_mutex);
   for (AgentClient** p = &g_list; *p != nullptr; p = &(*p)->next_) {
     if (*p != client) continue;
     *p = client->next_;

@@ -2,9 +2,9 @@
 #ifndef SLUICE_HOOKLIB_CLIENT_INTERNALS_H_
 #define SLUICE_HOOKLIB_CLIENT_INTERNALS_H_
 
-#include <pthread.h>
 #include <sys/mman.h>
 
+#include <chrono>
 #include <cstring>
 #include <ctime>
 
@@ -12,27 +12,15 @@
 
 namespace sluice::client {
 
-class Lock {
- public:
-  explicit Lock(pthread_mutex_t& m) : m_(m) { pthread_mutex_lock(&m_); }
-  ~Lock() { pthread_mutex_unlock(&m_); }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
-
- private:
-  pthread_mutex_t& m_;
-};
-
 inline uint64_t NowNs() {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);
   return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
 }
 
-inline timespec DeadlineAfter(int ms) {
-  const uint64_t end = NowNs() + static_cast<uint64_t>(ms < 0 ? 0 : ms) * 1000000u;
-  return {static_cast<time_t>(end / 1000000000u), static_cast<long>(end % 1000000000u)};
-}
+using Clock = std::chrono::steady_clock;
+
+inline Clock::time_point DeadlineAfter(int ms) { return Clock::now() + std::chrono::milliseconds(ms < 0 ? 0 : ms); }
 
 inline void CopyText(char* to, size_t size, const char* from) {
   const size_t n = strnlen(from, size - 1);

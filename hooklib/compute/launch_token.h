@@ -3,6 +3,7 @@
 #define SLUICE_HOOKLIB_COMPUTE_LAUNCH_TOKEN_H_
 
 #include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/nested_calls.h"
 
 namespace sluice {
 
@@ -12,14 +13,12 @@ class LaunchToken {
  public:
   template <typename IdOf>
   LaunchToken(Stream* stream, IdOf id_of) : stream_(stream) {
-    if (stream->device->tokens.wanted() && !IsCapturing(*stream)) {
+    if (stream->device->tokens.wanted() && !CallUnderway::IsNested() && !IsCapturing(*stream)) {
       time_slices_ = &stream->device->tokens.time_slices();
       launch_ = time_slices_->Enter(id_of());
     }
   }
-  ~LaunchToken() {
-    if (time_slices_) time_slices_->EndLaunch(&launch_, stream_);
-  }
+  ~LaunchToken() { End(); }
   LaunchToken(const LaunchToken&) = delete;
   LaunchToken& operator=(const LaunchToken&) = delete;
 
@@ -27,10 +26,19 @@ class LaunchToken {
   template <typename Issue>
   CUresult Run(Issue issue) {
     if (!time_slices_) return issue();
-    time_slices_->BeginLaunch(&launch_, stream_, stream_->device->active.load(std::memory_order_relaxed));
+    const CallUnderway underway;
+    Begin();
     const CUresult result = issue();
-    time_slices_->EndLaunch(&launch_, stream_);
+    End();
     return result;
+  }
+  // The same for a call that launches on several devices.
+  void Begin() {
+    if (time_slices_)
+      time_slices_->BeginLaunch(&launch_, stream_, stream_->device->active.load(std::memory_order_relaxed));
+  }
+  void End() {
+    if (time_slices_) time_slices_->EndLaunch(&launch_, stream_);
   }
 
  private:

@@ -62,7 +62,7 @@ void TimeSlices::Learn(uint64_t id, uint64_t ns) {
 TimeSlices::Launch TimeSlices::Enter(uint64_t id) {
   Launch launch;
   launch.id = id;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if ((mode_.load(std::memory_order_relaxed) & kDemanded) == 0) {
     if (sample_left_ == 0) return launch;
     if (--sample_left_ == 0) SetMode(kSampling, false);
@@ -83,9 +83,8 @@ TimeSlices::Launch TimeSlices::Enter(uint64_t id) {
       }
       // Queued launches have to end first. The lease bounds this: they may wait for the next step of this very thread.
       const uint64_t pause_ns = std::clamp(grant_->pending / 8, 20 * kUs, 500 * kUs);
-      lock.unlock();
+      MutexUnlock unlocked(mutex_);
       clock_->Sleep(pause_ns);
-      lock.lock();
       continue;
     }
     CollectFinished(now);  // of a void grant
@@ -94,7 +93,7 @@ TimeSlices::Launch TimeSlices::Enter(uint64_t id) {
       requested_at_ = now;
       if (!requested_) break;  // no arbiter: the program goes on
     }
-    changed_.wait_for(lock, std::chrono::milliseconds(20));
+    changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
   }
   --waiting_;
   launch.is_admitted = true;
@@ -107,7 +106,7 @@ void TimeSlices::BeginLaunch(Launch* launch, void* stream, bool apart) {
   if (!launch->is_admitted && !launch->is_sample) return;
   std::shared_ptr<Account> account;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const uint64_t now = clock_->Now();
     if (now - collected_at_ > 20 * kUs) CollectFinished(now);
     if (!launch->is_sample) {
@@ -144,7 +143,7 @@ void TimeSlices::BeginLaunch(Launch* launch, void* stream, bool apart) {
     segments_.push_back(std::move(made));
   }
   void* const stamp = clock_->Record(stream, nullptr);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   launch->segment->begin = stamp;
 }
 
@@ -154,12 +153,12 @@ void TimeSlices::EndLaunch(Launch* launch, void* stream) {
   void *end = nullptr, *again = nullptr;
   bool stamped = false;
   if (s != nullptr) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stamped = s->begin != nullptr;
     std::swap(again, s->end);  // another thread that ends on this stream at this moment sets one of its own
   }
   if (stamped) end = clock_->Record(stream, again);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (launch->is_admitted) --admitted_;
   launch->is_admitted = launch->is_sample = false;
   launch->segment = nullptr;
@@ -262,7 +261,7 @@ void TimeSlices::VoidGrant() {
 uint64_t TimeSlices::IdleTimeout() const { return std::clamp(grant_->quantum / 64, 1 * kMs, 100 * kMs); }
 
 uint64_t TimeSlices::Tick() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t now = clock_->Now();
   CollectFinished(now);
   if (!grant_) return segments_.empty() ? 0 : void_accounts_.empty() ? 100 * kMs : 2 * kMs;
@@ -280,7 +279,7 @@ uint64_t TimeSlices::Tick() {
 }
 
 void TimeSlices::SetDemanded(bool tokens) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   SetMode(kDemanded, tokens);
   sample_left_ = 0;
   SetMode(kSampling, false);
@@ -288,11 +287,11 @@ void TimeSlices::SetDemanded(bool tokens) {
     if (grant_) ReleaseGrant(true);
     requested_ = false;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void TimeSlices::NoteGranted(uint64_t id, uint64_t quantum_ns, uint64_t lease_ns) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t now = clock_->Now();
   if (grant_) VoidGrant();
   if ((mode_.load(std::memory_order_relaxed) & kDemanded) == 0) {  // not needed any more
@@ -304,26 +303,26 @@ void TimeSlices::NoteGranted(uint64_t id, uint64_t quantum_ns, uint64_t lease_ns
   grant_->quantum = quantum_ns;
   grant_->since = now;
   grant_->until = now + lease_ns;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void TimeSlices::NoteRevoked(uint64_t id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (grant_ && grant_->id == id) VoidGrant();
 }
 
 void TimeSlices::NoteAgentLost() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   SetMode(kDemanded, false);
   if (grant_) FreeBase(std::exchange(grant_, nullptr));
   for (const auto& account : void_accounts_) FreeBase(account);
   void_accounts_.clear();
   requested_ = false;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void TimeSlices::BeginSampling(uint64_t launches) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t now = clock_->Now();
   if ((mode_.load(std::memory_order_relaxed) & kDemanded) != 0) {  // measured, not estimated
     sample_launches_ = launches;
@@ -348,17 +347,17 @@ void TimeSlices::BeginSampling(uint64_t launches) {
 }
 
 bool TimeSlices::holding() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return grant_ != nullptr;
 }
 
 TimeSlices::Used TimeSlices::used() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return {measured_ns_ + estimated_ns_, estimated_ns_};
 }
 
 void TimeSlices::DropStamps(bool (*gone)(void*, const void*), const void* context) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (size_t i = 0; i < segments_.size();) {
     Segment& s = *segments_[i];
     if (s.busy > 0 || !gone(s.stream, context)) {

@@ -13,11 +13,11 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
+
+#include "common/mutex.h"
 
 namespace sluice::compute {
 
@@ -105,34 +105,44 @@ class TimeSlices {
   };
   enum Mode : uint32_t { kDemanded = 1, kSampling = 2 };
 
-  const KernelTime* Find(uint64_t id) const;
-  uint64_t Predict(uint64_t id) const;
-  bool MeasuresAlone(uint64_t id);  // whether it is to be measured by itself
-  void Learn(uint64_t id, uint64_t ns);
-  void CollectFinished(uint64_t now);
-  void CloseSegment(Segment& segment);
-  void FreeBase(const std::shared_ptr<Account>& account);
-  void ReleaseGrant(bool burst_over);
-  void VoidGrant();
-  uint64_t IdleTimeout() const;
-  void SetMode(Mode bit, bool on);
+  const KernelTime* Find(uint64_t id) const SLUICE_REQUIRES(mutex_);
+  uint64_t Predict(uint64_t id) const SLUICE_REQUIRES(mutex_);
+  bool MeasuresAlone(uint64_t id) SLUICE_REQUIRES(mutex_);  // whether it is to be measured by itself
+  void Learn(uint64_t id, uint64_t ns) SLUICE_REQUIRES(mutex_);
+  void CollectFinished(uint64_t now) SLUICE_REQUIRES(mutex_);
+  void CloseSegment(Segment& segment) SLUICE_REQUIRES(mutex_);
+  void FreeBase(const std::shared_ptr<Account>& account);  // an account is only touched with the lock held
+  void ReleaseGrant(bool burst_over) SLUICE_REQUIRES(mutex_);
+  void VoidGrant() SLUICE_REQUIRES(mutex_);
+  uint64_t IdleTimeout() const SLUICE_REQUIRES(mutex_);
+  void SetMode(Mode bit, bool on) SLUICE_REQUIRES(mutex_);
 
   StampClock* const clock_;
   TimeSlicePort* const port_;
-  std::atomic<uint32_t> mode_{0};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::shared_ptr<Account> grant_;
-  std::vector<std::shared_ptr<Account>> void_accounts_;  // of void grants whose kernels still run
-  std::vector<std::unique_ptr<Segment>> segments_;
-  bool requested_ = false;
-  uint64_t requested_at_ = 0, last_busy_ = 0, collected_at_ = 0;
-  uint32_t admitted_ = 0, waiting_ = 0;
-  uint64_t burst_ns_ = 0, last_burst_ns_ = 0;
-  uint64_t measured_ns_ = 0, estimated_ns_ = 0;
-  uint64_t average_ns_ = 20000;
-  uint64_t sample_sum_ = 0, sample_count_ = 0, sample_left_ = 0, sampled_at_ = 0, sample_launches_ = 0;
-  std::array<KernelTime, 2048> kernel_times_{};
+  std::atomic<uint32_t> mode_{0};  // written with the lock held, read by each launch without it
+  Mutex mutex_;                    // the port is called with it held, which takes the client's lock
+  Condition changed_;
+  std::shared_ptr<Account> grant_ SLUICE_GUARDED_BY(mutex_);
+  // Of void grants whose kernels still run.
+  std::vector<std::shared_ptr<Account>> void_accounts_ SLUICE_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Segment>> segments_ SLUICE_GUARDED_BY(mutex_);
+  bool requested_ SLUICE_GUARDED_BY(mutex_) = false;
+  uint64_t requested_at_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t last_busy_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t collected_at_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint32_t admitted_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint32_t waiting_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t burst_ns_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t last_burst_ns_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t measured_ns_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t estimated_ns_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t average_ns_ SLUICE_GUARDED_BY(mutex_) = 20000;
+  uint64_t sample_sum_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t sample_count_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t sample_left_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t sampled_at_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t sample_launches_ SLUICE_GUARDED_BY(mutex_) = 0;
+  std::array<KernelTime, 2048> kernel_times_ SLUICE_GUARDED_BY(mutex_){};
 };
 
 }  // namespace sluice::compute

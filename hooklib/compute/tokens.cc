@@ -27,7 +27,7 @@ void* EventStamps::Record(void* stream, void* again) {
   if (!scope.is_current()) return nullptr;
   if (!stamp) {
     const CUcontext context = s->context->handle;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<void*>& free = free_[context];
     if (!free.empty()) {
       stamp = static_cast<Stamp*>(free.back());
@@ -60,12 +60,12 @@ bool EventStamps::Elapsed(void* from, void* to, int64_t* ns) {
 }
 
 void EventStamps::Free(void* stamp) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   free_[static_cast<Stamp*>(stamp)->context].push_back(stamp);
 }
 
 void EventStamps::Drop(CUcontext context) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = free_.find(context);
   if (it == free_.end()) return;
   for (void* stamp : it->second) delete static_cast<Stamp*>(stamp);

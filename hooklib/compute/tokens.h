@@ -7,11 +7,11 @@
 #define SLUICE_HOOKLIB_COMPUTE_TOKENS_H_
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "common/mutex.h"
 #include "hooklib/compute/time_slices.h"
 #include "hooklib/engine/device/streams.h"
 #include "sluice/wire.h"
@@ -34,8 +34,8 @@ class EventStamps final : public compute::StampClock {
   void Drop(CUcontext context);
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<CUcontext, std::vector<void*>> free_;
+  Mutex mutex_;  // held while the driver makes an event; no other lock of the hook is taken inside
+  std::unordered_map<CUcontext, std::vector<void*>> free_ SLUICE_GUARDED_BY(mutex_);
 };
 
 // One device's time slices, and their messages to the agent.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <new>
 
 #include "hooklib/dispatch/caller.h"

@@ -11,6 +11,8 @@
 #endif
 #include <cuda.h>
 
+#include "hooklib/dispatch/cuda_newer.h"
+
 // Exported by the driver; cuda.h declares it only where it renames everything to _ptsz.
 extern "C" CUresult CUDAAPI cuGetProcAddress_v2_ptsz(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags,
                                                      CUdriverProcAddressQueryResult* symbolStatus);

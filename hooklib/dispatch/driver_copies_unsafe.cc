@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <utility>
 
+#include "common/mutex.h"
 #include "hooklib/dispatch/driver_copies.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/dispatch/table.h"
@@ -29,9 +29,9 @@ struct Copy {
 };
 
 constexpr std::size_t kMaxCopies = 4;
-std::array<Copy, kMaxCopies> g_copies;
-std::mutex g_copies_mutex;  // never held while the loader is called
-std::size_t g_next_copy = 0;
+Mutex g_copies_mutex;  // never held while the loader is called
+std::array<Copy, kMaxCopies> g_copies SLUICE_GUARDED_BY(g_copies_mutex);
+std::size_t g_next_copy SLUICE_GUARDED_BY(g_copies_mutex) = 0;
 
 std::atomic<Copy*> g_bound{nullptr};
 std::atomic<bool> g_is_settled{false};  // its cuInit has succeeded
@@ -68,7 +68,7 @@ Copy* CopyOf(void* handle) {
   Dl_info info;
   if (init == nullptr || dladdr(init, &info) == 0) return nullptr;
   const Copy wanted{info.dli_fbase, reinterpret_cast<InitFunction>(init)};
-  const std::lock_guard lock(g_copies_mutex);
+  const MutexLock lock(g_copies_mutex);
   for (Copy& copy : g_copies) {
     if (copy.base == wanted.base && copy.init == wanted.init) return &copy;
   }
@@ -79,10 +79,16 @@ Copy* CopyOf(void* handle) {
   return place;
 }
 
+// A copy's own cuInit. The lock: another thread may put another copy in this place, unless it is bound.
+InitFunction OwnInit(const Copy* copy) {
+  const MutexLock lock(g_copies_mutex);
+  return copy->init;
+}
+
 // In place of the bound copy's cuInit. The copy stays loaded during the call, and for good after a success: the engine
 // calls it from then on.
 CUresult BoundInit(unsigned flags) {
-  const InitFunction init = g_bound.load()->init;
+  const InitFunction init = OwnInit(g_bound.load());
   void* const handle = HandleOf(Address(init));
   const CUresult result = init(flags);
   if (result == CUDA_SUCCESS && !g_is_settled.exchange(true)) return result;
@@ -115,17 +121,27 @@ bool RefusesUnbound(InitFunction init) {
   std::array<char, 1024> text;
   std::snprintf(text.data(), text.size(),
                 "two copies of libcuda are used: the calls of '%.300s' are hooked, those of '%.300s' %s",
-                PathOf(g_bound.load()->init), PathOf(init),
+                PathOf(OwnInit(g_bound.load())), PathOf(init),
                 refuses ? "fail (" SLUICE_ENV_ON_ERROR "=stop)" : "run without limits");
   g_shim.load()->log_warning(text.data());
   return refuses;
 }
 
+Copy* CopyAt(std::size_t index) {
+  const MutexLock lock(g_copies_mutex);
+  return &g_copies[index];
+}
+
+std::size_t IndexOf(const Copy* copy) {
+  const MutexLock lock(g_copies_mutex);
+  return static_cast<std::size_t>(copy - g_copies.data());
+}
+
 // A copy's own cuInit as the program gets it. Which copy is bound is decided here, by its success.
 template <std::size_t kCopy>
 CUresult InitCopy(unsigned flags) {
-  Copy* const copy = &g_copies[kCopy];
-  const InitFunction init = copy->init;
+  Copy* const copy = CopyAt(kCopy);
+  const InitFunction init = OwnInit(copy);
   void* const handle = HandleOf(Address(init));
   const bool is_bound = Use(copy, handle);
   Close(handle);
@@ -136,7 +152,7 @@ CUresult InitCopy(unsigned flags) {
 template <std::size_t... kCopies>
 void* InitOf(const Copy* copy, std::index_sequence<kCopies...>) {
   static constexpr InitFunction kInits[] = {&InitCopy<kCopies>...};
-  return Address(kInits[copy - g_copies.data()]);
+  return Address(kInits[IndexOf(copy)]);
 }
 
 CUresult Refused() { return CUDA_ERROR_SYSTEM_NOT_READY; }
@@ -152,7 +168,7 @@ void* EntryOf(unsigned index, void* real, Copy* copy, void* handle) {
   if (real == nullptr) return RealBound() && RealOf(index) != nullptr ? Entry(index) : nullptr;
   if (is_bound && RealOf(index) == real) return Entry(index);
   if (is_bound || copy == nullptr || !FindsFunctions(index)) return real;
-  return RefusesUnbound(copy->init) ? reinterpret_cast<void*>(&Refused) : real;
+  return RefusesUnbound(OwnInit(copy)) ? reinterpret_cast<void*>(&Refused) : real;
 }
 // NOLINTEND(cppcoreguidelines-pro-type-reinterpret-cast)
 

@@ -17,17 +17,34 @@ void EngineInit();
 // At exit(), or when the library is unloaded by the loader. Other threads may still be running, the driver may be gone.
 void EngineExit();
 
-// The answer to memory queries about the GPU with this NVML uuid ("GPU-..."), in bytes. False: the process has no
-// fraction of it, and the driver's answer passes unchanged.
-bool FractionView(const char* uuid, std::uint64_t* total, std::uint64_t* used);
+// The container's share of the GPU with this NVML uuid ("GPU-..."), in bytes; `card_bytes` are the GPU's. It is the
+// same in every process of the container, also before cuInit. False: the container has no share of it, and the driver's
+// answers pass unchanged.
+struct Share {
+  std::uint64_t total = 0;
+  std::uint64_t used = 0;    // by all of the container's processes
+  bool is_use_known = true;  // false: there is no agent, and this process has made no context
+};
+bool ShareOf(const char* uuid, std::uint64_t card_bytes, Share* share);
+
+// One of the container's processes on that GPU.
+struct ShareUser {
+  std::uint32_t pid = 0;          // in its own namespace
+  std::uint32_t utilization = 0;  // its GPU time in the last second, percent
+  std::uint64_t bytes = 0;
+};
+// At most `max` of them are written. The number; -1: no agent says it.
+int ShareUsers(const char* uuid, ShareUser* users, int max);
+// GPU time of the container in the last second, percent; -1: no agent says it.
+int ShareUtilization(const char* uuid);
 
 // Around a driver call that queues work which no entry plans. `per_thread`: the flavour that names default streams. The
 // result of BeginCounted goes to EndCounted; null: nothing is counted.
 void* BeginCounted(CUstream stream, bool per_thread);
 void EndCounted(void* queue);
 
-// The program was given a driver function with a signature that is newer than the table's (cuGetProcAddress of
-// `version`, as 13010), although older ones are intercepted: its calls pass the hook by.
+// The program was given a driver function that is newer than the table (cuGetProcAddress of `version`, as 13060): a
+// newer signature of one that is intercepted, or a name that the table does not know. Its calls pass the hook by.
 void NoteNewerEntry(const char* symbol, int version);
 
 // PyTorch's caching allocator reports a malloc (size > 0) or free (size < 0) inside its segments. device_type 1 is

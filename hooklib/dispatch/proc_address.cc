@@ -10,8 +10,8 @@
 namespace sluice {
 namespace {
 
-constexpr int kTableVersion = 13000;  // the toolkit whose cudaTypedefs.h hooks.def was compared with
-static_assert(CUDA_VERSION / 1000 >= kTableVersion / 1000);
+constexpr int kTableVersion = 13050;  // the toolkit whose cudaTypedefs.h hooks.def was compared with
+static_assert(CUDA_VERSION / 1000 >= kTableVersion / 1000);  // what is newer than it: cuda_newer.h
 
 template <typename Ask>
 void Replace(const char* symbol, void** pfn, int version, bool per_thread, Ask ask_driver) {
@@ -25,7 +25,7 @@ void Replace(const char* symbol, void** pfn, int version, bool per_thread, Ask a
   if (version > kTableVersion) {
     void* known = nullptr;
     if (ask_driver(kTableVersion, &known) != CUDA_SUCCESS || known != *pfn) {
-      if (IsIntercepted(symbol)) NoteNewerEntry(symbol, version);
+      if (IsIntercepted(symbol) || !IsExamined(symbol)) NoteNewerEntry(symbol, version);
       return;
     }
   }

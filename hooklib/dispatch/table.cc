@@ -4,9 +4,9 @@
 #include <array>
 #include <atomic>
 #include <iterator>
-#include <mutex>
 #include <type_traits>
 
+#include "common/mutex.h"
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
 
@@ -149,7 +149,8 @@ const auto& Rows() {
   return sorted;
 }
 
-std::mutex bind_mutex;
+// Held by a thread that binds: g_real is written under it, and read without it once `bound` is true.
+Mutex bind_mutex;
 std::atomic<bool> bound{false};
 
 }  // namespace
@@ -195,6 +196,16 @@ bool IsIntercepted(std::string_view base) {
                      [base](const HookRow& row) { return row.index >= 0 && row.base == base; });
 }
 
+bool IsExamined(std::string_view base) {
+  constexpr std::string_view kPrefixes[] = {
+#define SLUICE_PASS_PREFIX(base_prefix, reason) #base_prefix,
+#include "hooklib/hooks.def"
+  };
+  return std::any_of(std::begin(kRows), std::end(kRows), [base](const HookRow& row) { return row.base == base; }) ||
+         std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                     [base](std::string_view prefix) { return base.starts_with(prefix); });
+}
+
 bool RealBound() { return bound.load(std::memory_order_acquire); }
 
 namespace {
@@ -205,7 +216,7 @@ void Bind(void* (*lookup)(void* context, const char* name), void* context, bool 
   // Every lookup takes the loader's lock, so none may happen while ours is held.
   std::array<void*, kSlots> found{};
   for (std::size_t i = 0; i < kSlots; ++i) found[i] = lookup(context, kRealSlots[i].name);
-  const std::lock_guard lock(bind_mutex);
+  const MutexLock lock(bind_mutex);
   if (RealBound() && !replaces) return;
   for (std::size_t i = 0; i < kSlots; ++i) *kRealSlots[i].slot = found[i];
   bound.store(true, std::memory_order_release);

@@ -36,6 +36,8 @@ void* EntryForRequest(std::string_view base, int version, bool per_thread);
 
 // Whether a row of this base is intercepted.
 bool IsIntercepted(std::string_view base);
+// Whether a row or a family of hooks.def names it, intercepted or not.
+bool IsExamined(std::string_view base);
 
 // Fills g_real by looking every name up with `lookup(context, name)`. Thread-safe: the first caller fills it.
 void BindReal(void* (*lookup)(void* context, const char* name), void* context);

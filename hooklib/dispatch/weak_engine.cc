@@ -6,7 +6,9 @@ namespace sluice {
 
 __attribute__((weak)) void EngineInit() {}
 __attribute__((weak)) void EngineExit() {}
-__attribute__((weak)) bool FractionView(const char*, std::uint64_t*, std::uint64_t*) { return false; }
+__attribute__((weak)) bool ShareOf(const char*, std::uint64_t, Share*) { return false; }
+__attribute__((weak)) int ShareUsers(const char*, ShareUser*, int) { return -1; }
+__attribute__((weak)) int ShareUtilization(const char*) { return -1; }
 __attribute__((weak)) void* BeginCounted(CUstream, bool) { return nullptr; }
 __attribute__((weak)) void NoteNewerEntry(const char*, int) {}
 __attribute__((weak)) void EndCounted(void*) {}

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -19,6 +20,7 @@
 #include "hooklib/engine/observe/library_launches.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/trace_recording.h"
+#include "hooklib/engine/share.h"
 #include "sluice/names.h"
 
 namespace sluice {
@@ -39,51 +41,36 @@ const std::vector<std::unique_ptr<Device>>* g_inherited = nullptr;
 
 // The ticker's thread writes the last lines, because a thread that calls exit() in a signal's handler may hold any of
 // our locks. In that case the exiting thread gives up after a while.
-//
-// On pthread's own types: std::condition_variable may wait by the system's clock, which may be set.
 class ExitHandshake {
  public:
-  ExitHandshake() {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&changed_, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-  }
   // The ticker: sleeps for so long. True: the process ends.
-  bool AwaitExit(uint64_t ns) {
-    pthread_mutex_lock(&mutex_);
-    Wait(MonotonicNs() + ns, [this] { return exiting_; });
-    const bool exiting = exiting_;
-    pthread_mutex_unlock(&mutex_);
-    return exiting;
+  bool AwaitExit(std::chrono::nanoseconds time) {
+    const auto end = Clock::now() + time;
+    MutexLock lock(mutex_);
+    while (!exiting_ && Clock::now() < end) changed_.WaitUntil(mutex_, end);
+    return exiting_;
   }
   // The ticker: the last lines are written.
   void Finish() {
-    pthread_mutex_lock(&mutex_);
+    MutexLock lock(mutex_);
     finished_ = true;
-    pthread_cond_broadcast(&changed_);
-    pthread_mutex_unlock(&mutex_);
+    changed_.NotifyAll();
   }
   // The thread that ends the process: asks the ticker to finish, and waits at most so long.
-  void RequestAndAwait(uint64_t ns) {
-    pthread_mutex_lock(&mutex_);
+  void RequestAndAwait(std::chrono::nanoseconds time) {
+    const auto end = Clock::now() + time;
+    MutexLock lock(mutex_);
     exiting_ = true;
-    pthread_cond_broadcast(&changed_);
-    Wait(MonotonicNs() + ns, [this] { return finished_; });
-    pthread_mutex_unlock(&mutex_);
+    changed_.NotifyAll();
+    while (!finished_ && Clock::now() < end) changed_.WaitUntil(mutex_, end);
   }
 
  private:
-  template <typename F>
-  void Wait(uint64_t until_ns, F done) {
-    const timespec at{static_cast<time_t>(until_ns / 1000000000), static_cast<long>(until_ns % 1000000000)};
-    while (!done() && pthread_cond_timedwait(&changed_, &mutex_, &at) != ETIMEDOUT) {
-    }
-  }
-  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // guards the two flags
-  pthread_cond_t changed_;
-  bool exiting_ = false, finished_ = false;
+  using Clock = std::chrono::steady_clock;
+  Mutex mutex_;  // no other lock is taken inside
+  Condition changed_;
+  bool exiting_ SLUICE_GUARDED_BY(mutex_) = false;
+  bool finished_ SLUICE_GUARDED_BY(mutex_) = false;
 };
 ExitHandshake& TheExitHandshake() {
   static auto& handshake = *new ExitHandshake;
@@ -105,9 +92,10 @@ void ReportAtExit() {
 // one of them is no remedy: a program that blocks a signal everywhere and waits for it would be ended by it. So the
 // ticker makes the C library's call when only the engine's threads are left.
 void* Ticker(void*) {
-  constexpr uint64_t kTickNs = 100'000'000, kTicksPerSecond = 10, kTicksPerPeriod = 100;
+  constexpr std::chrono::milliseconds kTick{100};
+  constexpr uint64_t kTicksPerSecond = 10, kTicksPerPeriod = 100;
   bool is_last = false;
-  for (uint64_t tick = 1; !TheExitHandshake().AwaitExit(kTickNs); ++tick) {
+  for (uint64_t tick = 1; !TheExitHandshake().AwaitExit(kTick); ++tick) {
     for (const auto& device : Devices()) {
       if (tick % kTicksPerSecond == 0) device->NoteSecond();
       device->tokens.time_slices().BeginSampling(device->Launches());
@@ -148,6 +136,8 @@ uint64_t MonotonicNs() {
   clock_gettime(CLOCK_MONOTONIC, &ts);
   return static_cast<uint64_t>(ts.tv_sec) * 1000000000 + static_cast<uint64_t>(ts.tv_nsec);
 }
+
+const std::vector<std::unique_ptr<Device>>* InheritedDevices() { return g_inherited; }
 
 Device* DeviceByOrdinal(CUdevice ordinal) {
   for (const auto& device : Devices()) {
@@ -223,31 +213,16 @@ double SecondsSinceStart() { return g_started_at ? static_cast<double>(Monotonic
 void EngineInit() {
   GetConfig();
   CpuMask();  // before the program binds its threads
+  InitShare();
   g_recorder = trace::Recorder::FromEnvironment();
   WantLibraryCalls();
 }
 
 void EngineExit() {
   if (g_started_in.load() != getpid()) return;
-  constexpr uint64_t kMaxExitNs = 2'000'000'000;
+  constexpr std::chrono::seconds kMaxExit{2};
   if (!g_has_ticker) return ReportAtExit();
-  TheExitHandshake().RequestAndAwait(kMaxExitNs);
-}
-
-bool FractionView(const char* uuid, uint64_t* total, uint64_t* used) {
-  EnsureStarted();
-  const auto answer = [&](const auto& devices, auto view) {
-    for (const auto& device : devices) {
-      if (device->uuid != uuid) continue;
-      uint64_t free = 0;
-      view(*device, &free);
-      *used = *total - free;
-      return true;
-    }
-    return false;
-  };
-  if (g_inherited) return answer(*g_inherited, [&](const Device& d, uint64_t* free) { d.ViewUnlocked(total, free); });
-  return answer(Devices(), [&](Device& d, uint64_t* free) { d.View(total, free); });
+  TheExitHandshake().RequestAndAwait(kMaxExit);
 }
 
 void OnAllocatorReport(void* pointer, long bytes, signed char device_type, signed char) {

@@ -5,10 +5,10 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "common/mutex.h"
 #include "hooklib/libraries/entries.h"
 #include "hooklib/libraries/extents/graph.h"
 
@@ -39,9 +39,10 @@ using Handle = cudnnBackendDescriptor_t;
 
 // Plans are made seldom. An execution takes the lock a few times, each for one look-up.
 struct Registry {
-  std::mutex mutex;
-  std::unordered_map<Handle, std::shared_ptr<Node>> nodes;
-  std::unordered_map<uint64_t, std::shared_ptr<const OperationGraph>> strings;  // plans written as text, by hash
+  Mutex mutex;  // no other lock is taken inside
+  std::unordered_map<Handle, std::shared_ptr<Node>> nodes SLUICE_GUARDED_BY(mutex);
+  // Plans written as text, by hash.
+  std::unordered_map<uint64_t, std::shared_ptr<const OperationGraph>> strings SLUICE_GUARDED_BY(mutex);
 };
 Registry& TheRegistry() {
   static auto& registry = *new Registry();
@@ -50,7 +51,7 @@ Registry& TheRegistry() {
 
 std::shared_ptr<Node> Find(Handle handle) {
   Registry& registry = TheRegistry();
-  std::lock_guard lock(registry.mutex);
+  MutexLock lock(registry.mutex);
   const auto it = registry.nodes.find(handle);
   return it == registry.nodes.end() ? nullptr : it->second;
 }
@@ -176,7 +177,7 @@ void Keep(Handle handle, int attribute, cudnnBackendAttributeType_t type, int64_
   } else if (attribute == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION) {
     Registry& registry = TheRegistry();
     const uint64_t hash = HashOf(at, count);
-    std::lock_guard lock(registry.mutex);
+    MutexLock lock(registry.mutex);
     const auto it = registry.strings.find(hash);
     node->graph = it == registry.strings.end() ? nullptr : it->second;
   } else if (RoleOf(attribute) == AttributeRole::kBeta) {
@@ -218,7 +219,7 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, Ha
     node->type = type;
     if (type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) g_has_packs.store(true, std::memory_order_relaxed);
     Registry& registry = TheRegistry();
-    std::lock_guard lock(registry.mutex);
+    MutexLock lock(registry.mutex);
     registry.nodes[*out] = std::move(node);
   } catch (...) {
     return status;  // out of host memory: as if its creation had not been seen
@@ -231,7 +232,7 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(Handle handle) {
   std::shared_ptr<Node> removed;  // freed without the lock
   {
     Registry& registry = TheRegistry();
-    std::lock_guard lock(registry.mutex);
+    MutexLock lock(registry.mutex);
     if (const auto it = registry.nodes.find(handle); it != registry.nodes.end()) {
       removed = std::move(it->second);
       registry.nodes.erase(it);
@@ -270,7 +271,7 @@ cudnnStatus_t cudnnBackendGetAttribute(Handle handle, cudnnBackendAttributeName_
     if (text) {
       Registry& registry = TheRegistry();
       const uint64_t hash = HashOf(at, got);
-      std::lock_guard lock(registry.mutex);
+      MutexLock lock(registry.mutex);
       registry.strings[hash] = node->graph;
       return status;
     }

@@ -43,25 +43,25 @@ bool IsZero(const void* at, ScalarType type) {
 // cudaDataType.
 ScalarType ScalarOf(int compute, int result) {
   using Type = blas::CudaDataType;
-  const bool complex = result == Type::C_32F || result == Type::C_64F || result == Type::C_16F ||
-                       result == Type::C_8I || result == Type::C_8U || result == Type::C_16BF;
+  const bool complex = result == Type::CUDA_C_32F || result == Type::CUDA_C_64F || result == Type::CUDA_C_16F ||
+                       result == Type::CUDA_C_8I || result == Type::CUDA_C_8U || result == Type::CUDA_C_16BF;
   switch (compute) {
     case blas::kCompute16F:
     case blas::kCompute16FPedantic:
-    case Type::R_16F:
+    case Type::CUDA_R_16F:
       return F16;
     case blas::kCompute64F:
     case blas::kCompute64FPedantic:
     case blas::kCompute64FEmulated:
-    case Type::R_64F:
-    case Type::C_64F:
-      return complex || compute == Type::C_64F ? C64 : F64;
+    case Type::CUDA_R_64F:
+    case Type::CUDA_C_64F:
+      return complex || compute == Type::CUDA_C_64F ? C64 : F64;
     case blas::kCompute32I:
     case blas::kCompute32IPedantic:
-    case Type::R_32I:
+    case Type::CUDA_R_32I:
       return I32;
     default:
-      return complex || compute == Type::C_32F ? C32 : F32;
+      return complex || compute == Type::CUDA_C_32F ? C32 : F32;
   }
 }
 

@@ -3,8 +3,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 
+#include "common/mutex.h"
 #include "hooklib/libraries/library_calls.h"
 
 namespace sluice::libraries {
@@ -19,7 +19,8 @@ struct Slot {
 };
 constexpr std::size_t kSlots = 4096, kMaxProbes = 16;
 std::array<Slot, kSlots> g_slots;
-std::mutex g_mutex;
+// Held by a thread that fills a slot. Its `real` publishes it to readers, who take no lock.
+Mutex g_mutex;
 
 }  // namespace
 
@@ -33,7 +34,7 @@ void* CompanionOf(void* real, const char* symbol) {
     if (at == real && slot.symbol == symbol) return slot.found;
   }
   void* const found = LibrarySymbol(real, symbol);  // takes the loader's lock, so none of ours is held
-  std::lock_guard lock(g_mutex);
+  MutexLock lock(g_mutex);
   for (std::size_t probe = 0; probe < kMaxProbes; ++probe) {
     Slot& slot = g_slots[(hash + probe) % kSlots];
     if (slot.real.load(std::memory_order_relaxed)) continue;

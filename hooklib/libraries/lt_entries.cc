@@ -42,15 +42,17 @@ class Attributes {
 bool ReadLayout(const Attributes& from, lt::Layout* out) {
   uint32_t type = 0, mode = 0;
   int32_t order = 0, batch = 1;
-  if (!from.Get(LayoutAttribute::TYPE, &type) || !from.Get(LayoutAttribute::ROWS, &out->rows) ||
-      !from.Get(LayoutAttribute::COLS, &out->columns) || !from.Get(LayoutAttribute::LD, &out->ld)) {
+  if (!from.Get(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_TYPE, &type) ||
+      !from.Get(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_ROWS, &out->rows) ||
+      !from.Get(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_COLS, &out->columns) ||
+      !from.Get(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_LD, &out->ld)) {
     return false;
   }
-  from.Get(LayoutAttribute::ORDER, &order);
-  from.Get(LayoutAttribute::BATCH_COUNT, &batch);
-  from.Get(LayoutAttribute::STRIDED_BATCH_OFFSET, &out->stride);
-  from.Get(LayoutAttribute::PLANE_OFFSET, &out->plane);
-  from.Get(LayoutAttribute::BATCH_MODE, &mode);
+  from.Get(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_ORDER, &order);
+  from.Get(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch);
+  from.Get(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &out->stride);
+  from.Get(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_PLANE_OFFSET, &out->plane);
+  from.Get(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_MODE, &mode);
   out->type = static_cast<int>(type);
   out->order = order;
   out->batch = batch;
@@ -117,31 +119,34 @@ void DescribeMatmul(const LibraryCopy& copy, AccessSet* set, abi::Pointer handle
   int32_t pointer_mode = 0, transa = 0, transb = 0, scale_type = 0;
   if (!ReadLayout({layouts, a_layout}, &call.a.layout) || !ReadLayout({layouts, b_layout}, &call.b.layout) ||
       !ReadLayout({layouts, c_layout}, &call.c.layout) || !ReadLayout({layouts, d_layout}, &call.d.layout) ||
-      !op.Get(MatmulAttribute::TRANSA, &transa) || !op.Get(MatmulAttribute::TRANSB, &transb) ||
-      !op.Get(MatmulAttribute::SCALE_TYPE, &scale_type)) {
+      !op.Get(MatmulAttribute::CUBLASLT_MATMUL_DESC_TRANSA, &transa) ||
+      !op.Get(MatmulAttribute::CUBLASLT_MATMUL_DESC_TRANSB, &transb) ||
+      !op.Get(MatmulAttribute::CUBLASLT_MATMUL_DESC_SCALE_TYPE, &scale_type)) {
     return set->MarkUnknown(UnknownReason::kDescriptor);
   }
-  op.Get(MatmulAttribute::POINTER_MODE, &pointer_mode);
+  op.Get(MatmulAttribute::CUBLASLT_MATMUL_DESC_POINTER_MODE, &pointer_mode);
   call.transa = transa, call.transb = transb, call.pointer_mode = pointer_mode;
   call.alpha = Address(alpha), call.beta = Address(beta);
   call.scalar_bytes = blas::BytesOf(scale_type);
-  if (pointer_mode > lt::kDevice) op.Get(MatmulAttribute::ALPHA_VECTOR_BATCH_STRIDE, &call.alpha_stride);
+  if (pointer_mode > lt::kDevice)
+    op.Get(MatmulAttribute::CUBLASLT_MATMUL_DESC_ALPHA_VECTOR_BATCH_STRIDE, &call.alpha_stride);
   const bool beta_on_host = pointer_mode == lt::kHost || pointer_mode == lt::kAlphaVectorBetaHost;
   call.beta_zero = beta_on_host && ZeroOnHost(beta, scale_type);
-  op.Get(MatmulAttribute::EPILOGUE, &call.epilogue);
+  op.Get(MatmulAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &call.epilogue);
   if (call.epilogue & (lt::kBias | lt::kBiasGradient | lt::kBgradA | lt::kBgradB)) {
-    call.bias = op.GetPointer(MatmulAttribute::BIAS_POINTER);
-    op.Get(MatmulAttribute::BIAS_BATCH_STRIDE, &call.bias_stride);
-    op.Get(MatmulAttribute::BIAS_DATA_TYPE, &call.bias_type);
+    call.bias = op.GetPointer(MatmulAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+    op.Get(MatmulAttribute::CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, &call.bias_stride);
+    op.Get(MatmulAttribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &call.bias_type);
   }
   if (call.epilogue & lt::kAux) {
-    call.aux = op.GetPointer(MatmulAttribute::EPILOGUE_AUX_POINTER);
-    op.Get(MatmulAttribute::EPILOGUE_AUX_LD, &call.aux_ld);
-    op.Get(MatmulAttribute::EPILOGUE_AUX_BATCH_STRIDE, &call.aux_stride);
-    op.Get(MatmulAttribute::EPILOGUE_AUX_DATA_TYPE, &call.aux_type);
-    call.scale_aux.address = op.GetPointer(MatmulAttribute::EPILOGUE_AUX_SCALE_POINTER);
-    call.aux_amax = op.GetPointer(MatmulAttribute::EPILOGUE_AUX_AMAX_POINTER);
-    if (call.scale_aux.address) op.Get(MatmulAttribute::EPILOGUE_AUX_SCALE_MODE, &call.scale_aux.mode);
+    call.aux = op.GetPointer(MatmulAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
+    op.Get(MatmulAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &call.aux_ld);
+    op.Get(MatmulAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, &call.aux_stride);
+    op.Get(MatmulAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &call.aux_type);
+    call.scale_aux.address = op.GetPointer(MatmulAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER);
+    call.aux_amax = op.GetPointer(MatmulAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER);
+    if (call.scale_aux.address)
+      op.Get(MatmulAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_MODE, &call.scale_aux.mode);
   }
   // Only 8-bit and smaller types have scales; asking for them costs as much as all other attributes.
   bool narrow = false;
@@ -151,16 +156,21 @@ void DescribeMatmul(const LibraryCopy& copy, AccessSet* set, abi::Pointer handle
     const struct {
       lt::Scale* scale;
       int pointer, mode;
-    } scales[] = {{&call.scale_a, MatmulAttribute::A_SCALE_POINTER, MatmulAttribute::A_SCALE_MODE},
-                  {&call.scale_b, MatmulAttribute::B_SCALE_POINTER, MatmulAttribute::B_SCALE_MODE},
-                  {&call.scale_c, MatmulAttribute::C_SCALE_POINTER, MatmulAttribute::C_SCALE_MODE},
-                  {&call.scale_d, MatmulAttribute::D_SCALE_POINTER, MatmulAttribute::D_SCALE_MODE},
-                  {&call.scale_out, MatmulAttribute::D_OUT_SCALE_POINTER, MatmulAttribute::D_OUT_SCALE_MODE}};
+    } scales[] = {{&call.scale_a, MatmulAttribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+                   MatmulAttribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE},
+                  {&call.scale_b, MatmulAttribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                   MatmulAttribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE},
+                  {&call.scale_c, MatmulAttribute::CUBLASLT_MATMUL_DESC_C_SCALE_POINTER,
+                   MatmulAttribute::CUBLASLT_MATMUL_DESC_C_SCALE_MODE},
+                  {&call.scale_d, MatmulAttribute::CUBLASLT_MATMUL_DESC_D_SCALE_POINTER,
+                   MatmulAttribute::CUBLASLT_MATMUL_DESC_D_SCALE_MODE},
+                  {&call.scale_out, MatmulAttribute::CUBLASLT_MATMUL_DESC_D_OUT_SCALE_POINTER,
+                   MatmulAttribute::CUBLASLT_MATMUL_DESC_D_OUT_SCALE_MODE}};
     for (const auto& [scale, pointer, mode] : scales) {
       scale->address = op.GetPointer(pointer);
       if (scale->address) op.Get(mode, &scale->mode);
     }
-    call.amax = op.GetPointer(MatmulAttribute::AMAX_D_POINTER);
+    call.amax = op.GetPointer(MatmulAttribute::CUBLASLT_MATMUL_DESC_AMAX_D_POINTER);
   }
   call.workspace_bytes =
       WorkspaceUsed(copy, handle, operation, a_layout, b_layout, c_layout, d_layout, algorithm, call, workspace_bytes);
@@ -177,10 +187,10 @@ void DescribeTransform(const LibraryCopy& copy, AccessSet* set, abi::Pointer, ab
   int32_t scale_type = 0;
   if ((a && !ReadLayout({layouts, a_layout}, &call.a.layout)) ||
       (b && !ReadLayout({layouts, b_layout}, &call.b.layout)) || !ReadLayout({layouts, c_layout}, &call.c.layout) ||
-      !op.Get(TransformAttribute::SCALE_TYPE, &scale_type)) {
+      !op.Get(TransformAttribute::CUBLASLT_MATRIX_TRANSFORM_DESC_SCALE_TYPE, &scale_type)) {
     return set->MarkUnknown(UnknownReason::kDescriptor);
   }
-  op.Get(TransformAttribute::POINTER_MODE, &call.pointer_mode);
+  op.Get(TransformAttribute::CUBLASLT_MATRIX_TRANSFORM_DESC_POINTER_MODE, &call.pointer_mode);
   call.a.address = Address(a), call.b.address = Address(b), call.c.address = Address(c);
   call.alpha = Address(alpha), call.beta = Address(beta);
   call.scalar_bytes = blas::BytesOf(scale_type);

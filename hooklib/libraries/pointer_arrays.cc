@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <map>
-#include <mutex>
 
+#include "common/mutex.h"
 #include "hooklib/libraries/library_calls.h"
 
 namespace sluice {
@@ -16,8 +16,8 @@ namespace {
 constexpr uint64_t kMaxArrayBytes = 64 << 10;  // 8,192 pointers
 constexpr std::size_t kMaxArrays = 1024;       // kept at once; the one at the lowest address is dropped first
 struct SeenArrays {
-  std::mutex mutex;
-  std::map<uint64_t, std::vector<uint64_t>> arrays;  // by address; disjoint
+  Mutex mutex;                                                                // no other lock is taken inside
+  std::map<uint64_t, std::vector<uint64_t>> arrays SLUICE_GUARDED_BY(mutex);  // by address; disjoint
 };
 SeenArrays& All() {
   static auto& all = *new SeenArrays();
@@ -31,7 +31,7 @@ bool ReadHost(const void* from, void* to, uint64_t bytes) {
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
 }
 
-void Drop(SeenArrays& all, uint64_t address, uint64_t bytes) {
+void Drop(SeenArrays& all, uint64_t address, uint64_t bytes) SLUICE_REQUIRES(all.mutex) {
   auto it = all.arrays.upper_bound(address);
   if (it != all.arrays.begin() && std::prev(it)->first + std::prev(it)->second.size() * 8 > address) --it;
   while (it != all.arrays.end() && it->first < address + bytes) it = all.arrays.erase(it);
@@ -50,7 +50,7 @@ void NoteHostCopy(uint64_t destination, const void* host, uint64_t bytes) {
   std::vector<uint64_t> words(bytes / 8);
   if (!ReadHost(host, words.data(), bytes)) return ForgetHostCopies(destination, bytes);
   SeenArrays& all = All();
-  std::lock_guard lock(all.mutex);
+  MutexLock lock(all.mutex);
   Drop(all, destination, bytes);
   if (all.arrays.size() >= kMaxArrays) all.arrays.erase(all.arrays.begin());
   all.arrays[destination] = std::move(words);
@@ -60,7 +60,7 @@ void NoteHostCopy(uint64_t destination, const void* host, uint64_t bytes) {
 void ForgetHostCopies(uint64_t address, uint64_t bytes) {
   if (g_count.load(std::memory_order_relaxed) == 0) return;
   SeenArrays& all = All();
-  std::lock_guard lock(all.mutex);
+  MutexLock lock(all.mutex);
   Drop(all, address, bytes);
   g_count.store(all.arrays.size(), std::memory_order_relaxed);
 }
@@ -70,7 +70,7 @@ namespace libraries {
 bool SeenPointers(uint64_t address, uint64_t count, std::vector<uint64_t>* out) {
   if (g_count.load(std::memory_order_relaxed) == 0 || count > kMaxArrayBytes / 8) return false;
   SeenArrays& all = All();
-  std::lock_guard lock(all.mutex);
+  MutexLock lock(all.mutex);
   auto it = all.arrays.upper_bound(address);
   if (it == all.arrays.begin()) return false;
   --it;

@@ -14,9 +14,10 @@ namespace sluice::memory {
 
 // Packed: a map node with it takes 64 bytes, the hook's limit for one block.
 struct Allocation {
-  uint64_t bytes : 60 = 0;
-  uint64_t unevictable : 1 = 0;  // in unevictable device memory (Device::AllocateUnevictable), not residency's
-  uint64_t app_managed : 1 = 0;  // asked for as managed: the host may read and write it at any time
+  uint64_t bytes : 59 = 0;
+  uint64_t stream_ordered : 1 = 0;  // of a memory pool: belongs to no context
+  uint64_t unevictable : 1 = 0;     // in unevictable device memory (Device::AllocateUnevictable), not residency's
+  uint64_t app_managed : 1 = 0;     // asked for as managed: the host may read and write it at any time
   // A part of it was reported, allocated or named during a capture: live until its free.
   uint64_t captured : 1 = 0;
   uint64_t reported : 1 = 0;  // a framework reports the live ranges inside

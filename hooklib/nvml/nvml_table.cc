@@ -1,8 +1,8 @@
 // The NVML rows of the hook table at run time.
 #include <array>
 #include <atomic>
-#include <mutex>
 
+#include "common/mutex.h"
 #include "hooklib/nvml/nvml_view.h"
 
 namespace sluice {
@@ -28,7 +28,8 @@ void* const kEntries[] = {
 };
 // NOLINTEND(cppcoreguidelines-pro-type-reinterpret-cast)
 
-std::mutex bind_mutex;
+// Held by a thread that binds: g_nvml is written under it, and read without it once `bound` is true.
+Mutex bind_mutex;
 std::atomic<bool> bound{false};
 
 }  // namespace
@@ -43,7 +44,7 @@ void NvmlBind(void* (*lookup)(void* context, const char* name), void* context) {
   constexpr std::size_t kCount = sizeof(kSlots) / sizeof(kSlots[0]);
   std::array<void*, kCount> found{};
   for (std::size_t i = 0; i < kCount; ++i) found[i] = lookup(context, kSlots[i].name);
-  const std::lock_guard lock(bind_mutex);
+  const MutexLock lock(bind_mutex);
   if (NvmlBound()) return;
   for (std::size_t i = 0; i < kCount; ++i) *kSlots[i].real = found[i];
   bound.store(true, std::memory_order_release);

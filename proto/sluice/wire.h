@@ -11,11 +11,16 @@
  *   1. The hook sends HELLO.
  *   2. The agent answers WELCOME and one BUDGET for each GPU of the allocation, or REFUSE. WELCOME carries the memfd of
  *      the counters page (SCM_RIGHTS), sealed against resizing.
- *   3. From then on, at any time: the agent sends BUDGET, TOKEN_GRANT, TOKEN_REVOKE and PING; the hook sends
- *      TOKEN_REQUEST, TOKEN_RELEASE, NOTICE and PONG.
+ *   3. From then on, at any time: the agent sends BUDGET, TOKEN_GRANT, TOKEN_REVOKE, MEMORY and PING; the hook sends
+ *      TOKEN_REQUEST, TOKEN_RELEASE, MEMORY_REQUEST, PROCESSES_REQUEST, NOTICE and PONG.
  * The hook answers BUDGET in its page: it follows the new values, then stores the generation and its counters.
  * The agent answers a repeated TOKEN_REQUEST by PING while the first one waits. A hook that receives nothing for 10 s
- * takes the agent for lost. A closed socket releases everything that the process held. */
+ * takes the agent for lost. A closed socket releases everything that the process held.
+ *
+ * Minor versions: each end writes its own minor into every frame, and sends no frame type that the other's minor lacks.
+ * A receiver takes members that an older sender does not know as 0.
+ *   1: leases (sluice_lease, the end of sluice_budget), MEMORY_REQUEST, MEMORY, PROCESSES_REQUEST, PROCESSES,
+ *      SLUICE_HELLO_OBSERVER. */
 #ifndef SLUICE_WIRE_H_
 #define SLUICE_WIRE_H_
 
@@ -24,23 +29,28 @@
 
 #define SLUICE_WIRE_MAGIC 0x43494c53u /* "SLIC" */
 #define SLUICE_WIRE_MAJOR 1
-#define SLUICE_WIRE_MINOR 0
+#define SLUICE_WIRE_MINOR 1
+#define SLUICE_MINOR_LEASES 1 /* the first minor version with leases */
 #define SLUICE_MAX_GPUS 16
 #define SLUICE_UUID_CHARS 48 /* "GPU-8-4-4-4-12" and NUL, padded */
 #define SLUICE_VERSION_CHARS 32
 
 enum sluice_frame_type {
-  SLUICE_HELLO = 1,         /* hook -> agent */
-  SLUICE_WELCOME = 2,       /* agent -> hook, one memfd attached */
-  SLUICE_REFUSE = 3,        /* agent -> hook, then close */
-  SLUICE_BUDGET = 4,        /* agent -> hook */
-  SLUICE_TOKEN_REQUEST = 5, /* hook -> agent */
-  SLUICE_TOKEN_GRANT = 6,   /* agent -> hook */
-  SLUICE_TOKEN_REVOKE = 7,  /* agent -> hook: release as soon as the queued work is done */
-  SLUICE_TOKEN_RELEASE = 8, /* hook -> agent */
-  SLUICE_NOTICE = 9,        /* hook -> agent: the agent records an event */
-  SLUICE_PING = 10,         /* agent -> hook */
-  SLUICE_PONG = 11          /* hook -> agent */
+  SLUICE_HELLO = 1,              /* hook -> agent */
+  SLUICE_WELCOME = 2,            /* agent -> hook, one memfd attached */
+  SLUICE_REFUSE = 3,             /* agent -> hook, then close */
+  SLUICE_BUDGET = 4,             /* agent -> hook */
+  SLUICE_TOKEN_REQUEST = 5,      /* hook -> agent */
+  SLUICE_TOKEN_GRANT = 6,        /* agent -> hook */
+  SLUICE_TOKEN_REVOKE = 7,       /* agent -> hook: release as soon as the queued work is done */
+  SLUICE_TOKEN_RELEASE = 8,      /* hook -> agent */
+  SLUICE_NOTICE = 9,             /* hook -> agent: the agent records an event */
+  SLUICE_PING = 10,              /* agent -> hook */
+  SLUICE_PONG = 11,              /* hook -> agent */
+  SLUICE_MEMORY_REQUEST = 12,    /* hook -> agent: the lease is too small, or the container's use is asked for */
+  SLUICE_MEMORY = 13,            /* agent -> hook: the answer; also unasked */
+  SLUICE_PROCESSES_REQUEST = 14, /* hook -> agent */
+  SLUICE_PROCESSES = 15          /* agent -> hook */
 };
 
 struct sluice_header {
@@ -54,6 +64,10 @@ struct sluice_header {
  * and PING. The hook copies its page into the new memfd, then answers PONG. Only then does the agent read the page and
  * send BUDGET. */
 #define SLUICE_HELLO_RETURNING 1u
+/* OBSERVER: the process only looks (nvidia-smi, NVML). It gets no budget, no lease and no event, and counts as no
+ * process of the container. The agent sends WELCOME without BUDGETs, then PING, and from then on answers
+ * MEMORY_REQUEST and PROCESSES_REQUEST. An older agent ignores the flag. */
+#define SLUICE_HELLO_OBSERVER 2u
 
 struct sluice_hello {
   int32_t pid; /* in the sender's own namespace, for people; the socket identifies the process */
@@ -94,7 +108,25 @@ struct sluice_budget {
   uint8_t log_level;         /* enum sluice_log_level */
   uint8_t visible;           /* enum sluice_visible */
   uint8_t tokens;            /* 1: launches need a token now */
-  uint8_t reserved[3];
+  uint8_t leased;            /* 1: the process may allocate by its lease only; 0: each process up to limit_bytes */
+  uint8_t lease_slot;        /* the lease's index in the page */
+  uint8_t reserved;
+  uint32_t processes;     /* attached ones of the container on this GPU, this one included */
+  uint64_t granted_bytes; /* as in sluice_memory */
+};
+
+/* The lease of one process on one GPU: the bytes of the container's memory-limit that it may allocate without asking.
+ * A charge of n bytes takes n from headroom_bytes, a release adds them; the agent takes back what is not used by the
+ * same atomic operation, while the process runs, is stopped, or lacks CPU time. So an allocation within the headroom
+ * needs no call, and unused bytes are never out of reach of the container's other processes.
+ *
+ * granted_bytes - taken_bytes = charged_bytes + headroom_bytes. A charge that cannot be refused (memory that exists
+ * already) may leave a negative headroom. */
+struct sluice_lease {
+  int64_t headroom_bytes; /* both ends change it, by compare and exchange */
+  uint64_t charged_bytes; /* the hook's: allocated and not freed, resident or not, unmanaged memory included */
+  uint64_t granted_bytes; /* the hook's: of the last BUDGET or MEMORY that it has added to the headroom */
+  uint64_t taken_bytes;   /* the agent's: sum of what it took back */
 };
 
 struct sluice_token {
@@ -106,6 +138,34 @@ struct sluice_token {
   uint64_t id;         /* of the grant; REVOKE and RELEASE repeat it */
   uint32_t estimated;  /* RELEASE: 1 if a part of used_ns is not from events */
   uint32_t reserved;
+};
+
+/* REQUEST: uuid, id, missing_bytes. An answer repeats the id of the newest request that it answers. */
+struct sluice_memory {
+  char uuid[SLUICE_UUID_CHARS];
+  uint64_t id;            /* counted by the hook for each GPU, from 1; 0: unasked */
+  uint64_t missing_bytes; /* REQUEST: that the headroom lacks for an allocation; 0: only the figures are wanted */
+  uint64_t granted_bytes; /* sum of all grants to this process since its lease began: an older frame may be lost */
+  uint64_t used_bytes;    /* charged by all of the container's processes on this GPU */
+  uint64_t total_bytes;   /* that memory queries report; 0: the GPU is not the container's */
+  uint32_t processes;     /* attached ones of the container on this GPU */
+  uint32_t utilization;   /* GPU time of the container in the last second, millionths */
+};
+
+struct sluice_process {
+  int32_t pid;            /* in its own namespace, as its HELLO said */
+  uint32_t utilization;   /* millionths */
+  uint64_t charged_bytes; /* as in sluice_lease */
+};
+
+#define SLUICE_PROCESSES_A_FRAME 11
+/* REQUEST: uuid, id, first. The answer holds the attached processes of the container from the index `first` on. */
+struct sluice_processes {
+  char uuid[SLUICE_UUID_CHARS];
+  uint64_t id;
+  uint32_t first;
+  uint32_t count; /* of all processes, not only of those in this frame */
+  struct sluice_process list[SLUICE_PROCESSES_A_FRAME];
 };
 
 enum sluice_notice_kind {
@@ -131,6 +191,8 @@ struct sluice_frame {
     struct sluice_budget budget;
     struct sluice_token token;
     struct sluice_notice notice;
+    struct sluice_memory memory;
+    struct sluice_processes processes;
     uint8_t bytes[240];
   } u;
 };
@@ -142,6 +204,7 @@ struct sluice_frame {
 #define SLUICE_COUNTER_Flag uint32_t
 enum {
   SLUICE_COUNTER_BYTES = 0
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a term of the sum */
 #define SLUICE_COUNTER(name, type, ...) +sizeof(SLUICE_COUNTER_##type)
 #include "counters.def"
 };
@@ -160,14 +223,16 @@ struct sluice_page {
   uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the hook's last update */
   uint64_t reserved[6];
   struct sluice_gpu_counters gpu[SLUICE_MAX_GPUS];
+  struct sluice_lease lease[SLUICE_MAX_GPUS]; /* in the order of the allocation's GPUs */
 };
 
 #define SLUICE_FRAME_BYTES 256
 #define SLUICE_PAGE_BYTES 8192
 
 static_assert(sizeof(struct sluice_header) == 16, "layout");
-static_assert(sizeof(struct sluice_budget) == 104, "layout");
+static_assert(sizeof(struct sluice_budget) == 120, "layout");
 static_assert(sizeof(struct sluice_token) == 96, "layout");
+static_assert(sizeof(struct sluice_processes) == 240, "layout");
 static_assert(sizeof(struct sluice_frame) == SLUICE_FRAME_BYTES, "layout");
 static_assert(sizeof(struct sluice_gpu_counters) == SLUICE_GPU_COUNTERS_BYTES, "layout");
 static_assert(sizeof(struct sluice_page) <= SLUICE_PAGE_BYTES, "layout");

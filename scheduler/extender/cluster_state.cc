@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <unordered_set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -13,8 +11,6 @@
 
 namespace sluice::scheduler {
 namespace {
-
-using Json = nlohmann::json;
 
 // Longer than any list or watch is behind a Binding.
 constexpr std::chrono::minutes kMaxUnseenReservation{1};
@@ -29,6 +25,7 @@ void ClusterState::Invalidate(NodeEntry& entry) {
 }
 
 void ClusterState::PutNodeLocked(NodeFacts facts) {
+  if (facts.name.empty()) return;
   NodeEntry& entry = EntryOf(facts.name);
   entry.cpu_milli = facts.cpu_milli;
   entry.memory_mib = facts.memory_mib;
@@ -54,25 +51,19 @@ void ClusterState::EraseIfUnused(const std::string& node) {
   if (found != nodes_.end() && !found->second.exists && found->second.pods == 0) nodes_.erase(found);
 }
 
-void ClusterState::ReplaceNodes(const std::vector<Json>& nodes) {
+void ClusterState::PutNode(NodeFacts node) {
   const MutexLock lock(mutex_);
-  std::unordered_set<std::string> listed;
-  for (const Json& node : nodes) {
-    NodeFacts facts = ReadNode(node);
-    listed.insert(facts.name);
-    PutNodeLocked(std::move(facts));
-  }
+  PutNodeLocked(std::move(node));
+}
+
+void ClusterState::KeepNodes(const std::unordered_set<std::string>& names) {
+  const MutexLock lock(mutex_);
   std::vector<std::string> gone;
   for (const auto& [name, entry] : nodes_) {
-    if (entry.exists && !listed.contains(name)) gone.push_back(name);
+    if (entry.exists && !names.contains(name)) gone.push_back(name);
   }
   for (const std::string& name : gone) RemoveNodeLocked(name);
   nodes_synced_ = true;
-}
-
-void ClusterState::PutNode(const Json& node) {
-  const MutexLock lock(mutex_);
-  PutNodeLocked(ReadNode(node));
 }
 
 void ClusterState::RemoveNode(const std::string& name) {
@@ -151,24 +142,16 @@ void ClusterState::RemovePodLocked(const std::string& uid) {
   pods_.erase(found);
 }
 
-void ClusterState::ReplacePods(const std::vector<Json>& pods) {
+void ClusterState::KeepPods(const std::unordered_set<std::string>& uids) {
   const MutexLock lock(mutex_);
-  std::unordered_set<std::string> listed;
-  for (const Json& json : pods) {
-    PodFacts pod = ReadPod(json);
-    listed.insert(pod.uid);
-    PutPodLocked(std::move(pod));
-  }
   std::vector<std::string> gone;
   for (const auto& [uid, pod] : pods_) {
-    if (!listed.contains(uid)) gone.push_back(uid);
+    if (!uids.contains(uid)) gone.push_back(uid);
   }
   for (const std::string& uid : gone) RemovePodLocked(uid);
   ExpireReservations();
   pods_synced_ = true;
 }
-
-void ClusterState::PutPod(const Json& pod) { PutPod(ReadPod(pod)); }
 
 void ClusterState::PutPod(PodFacts pod) {
   const MutexLock lock(mutex_);

@@ -7,12 +7,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -50,14 +50,14 @@ class ClusterState {
   explicit ClusterState(PolicyRefresher& policies, std::function<Clock::time_point()> now = Clock::now)
       : policies_(policies), now_(std::move(now)) {}
 
-  // From the watches. Objects are the API's JSON.
-  void ReplaceNodes(const std::vector<nlohmann::json>& nodes);
-  void PutNode(const nlohmann::json& node);
+  // From the watches.
+  void PutNode(NodeFacts node);
   void RemoveNode(const std::string& name);
-  void ReplacePods(const std::vector<nlohmann::json>& pods);
-  void PutPod(const nlohmann::json& pod);
   void PutPod(PodFacts pod);
   void RemovePod(const std::string& uid);
+  // The list of nodes or pods is complete. Its objects have been put; all others are gone.
+  void KeepNodes(const std::unordered_set<std::string>& names);
+  void KeepPods(const std::unordered_set<std::string>& uids);
 
   FilterResult Filter(const PodFacts& pod, std::span<const std::string_view> nodes);
   // Scores of 0..10 in the order of `nodes`. Only the best node, the first of equals, gets 10, so that rounding to

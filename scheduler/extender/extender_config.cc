@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/http/listen_address.h"
 #include "common/read_file.h"
 #include "scheduler/placement/placement_policy.h"
 
@@ -16,13 +16,13 @@ namespace sluice::scheduler {
 namespace {
 
 absl::Status Check(const ExtenderConfig& config, const std::string& name) {
-  const auto refuse = [&name](const char* key, const std::string& value, const char* example) {
+  const auto refuse = [&name](const char* key, const std::string& value) {
     return absl::InvalidArgumentError(
-        absl::StrCat(name, ": ", key, " is \"", value, "\", accepted is ADDRESS:PORT, e.g. ", example));
+        absl::StrCat(name, ": ", key, " is \"", value, "\", accepted is ", kListenAddressForms));
   };
-  if (!ParseEndpoint(config.listen)) return refuse("listen", config.listen, "127.0.0.1:8889");
-  if (!config.metrics_listen.empty() && !ParseEndpoint(config.metrics_listen)) {
-    return refuse("metricsListen", config.metrics_listen, "0.0.0.0:9404");
+  if (!ParseListenAddress(config.listen)) return refuse("listen", config.listen);
+  if (!config.metrics_listen.empty() && !ParseListenAddress(config.metrics_listen)) {
+    return refuse("metricsListen", config.metrics_listen);
   }
   if (auto policy = MakePolicy(config.policy, {}, 100); !policy.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": ", policy.status().message()));
@@ -30,17 +30,31 @@ absl::Status Check(const ExtenderConfig& config, const std::string& name) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-std::optional<Endpoint> ParseEndpoint(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  int port = -1;
-  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 0 ||
-      port > 65535) {
-    return std::nullopt;
+// log: {format: json, level: info}
+absl::Status ReadLog(const YAML::Node& node, const std::string& name, ExtenderConfig& config) {
+  const auto refuse = [&](const YAML::Node& at, const std::string& what, const char* accepted) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ":", at.Mark().line + 1, ": ", what, ", accepted ", accepted));
+  };
+  if (!node.IsMap()) return refuse(node, "log is no mapping", "are format, level");
+  for (const auto& entry : node) {
+    const auto key = entry.first.as<std::string>();
+    const auto value = entry.second.IsScalar() ? entry.second.Scalar() : "";
+    if (key == "format") {
+      const auto format = ParseLogFormat(value);
+      if (!format) return refuse(entry.second, "log.format is \"" + value + "\"", "are text, json");
+      config.log_format = *format;
+    } else if (key == "level") {
+      const auto level = ParseLogLevel(value);
+      if (!level) return refuse(entry.second, "log.level is \"" + value + "\"", "are error, warn, info, debug");
+      config.log_level = *level;
+    } else {
+      return refuse(entry.first, "unknown key \"log." + key + "\"", "are format, level");
+    }
   }
-  return Endpoint{text.substr(0, colon), port};
+  return absl::OkStatus();
 }
+
+}  // namespace
 
 absl::StatusOr<ExtenderConfig> ParseExtenderConfig(const std::string& yaml, const std::string& name) {
   ExtenderConfig config;
@@ -54,9 +68,13 @@ absl::StatusOr<ExtenderConfig> ParseExtenderConfig(const std::string& yaml, cons
     for (const auto& entry : root) {
       const auto key = entry.first.as<std::string>();
       const auto field = fields.find(key);
+      if (key == "log") {
+        if (absl::Status status = ReadLog(entry.second, name, config); !status.ok()) return status;
+        continue;
+      }
       if (field == fields.end()) {
-        std::vector<std::string> known;
-        known.reserve(fields.size());
+        std::vector<std::string> known = {"log"};
+        known.reserve(fields.size() + 1);
         for (const auto& [known_key, value] : fields) known.push_back(known_key);
         return absl::InvalidArgumentError(absl::StrCat(name, ":", entry.first.Mark().line + 1, ": unknown key \"", key,
                                                        "\"; known are ", absl::StrJoin(known, ", ")));

@@ -2,27 +2,23 @@
 #ifndef SLUICE_SCHEDULER_EXTENDER_EXTENDER_CONFIG_H_
 #define SLUICE_SCHEDULER_EXTENDER_EXTENDER_CONFIG_H_
 
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/log/log.h"
 
 namespace sluice::scheduler {
 
-// YAML; unknown keys are errors. A change of `policy` takes effect while running, the others at the next start.
+// YAML; unknown keys are errors. A change of `policy` or `log` takes effect while running, the others at the next
+// start.
 struct ExtenderConfig {
   std::string listen = "127.0.0.1:8889";  // address:port
   std::string policy = "look-ahead";
   std::string metrics_listen;  // address:port for GET only, reachable by others; empty: only `listen` serves GET
   std::string kubeconfig;      // path; empty: the pod's service account
+  LogFormat log_format = LogFormat::kText;
+  LogLevel log_level = LogLevel::kInfo;
 };
-
-struct Endpoint {
-  std::string address;
-  int port = 0;  // 0: any free port
-};
-// nullopt: not of the form ADDRESS:PORT.
-std::optional<Endpoint> ParseEndpoint(const std::string& text);
 
 absl::StatusOr<ExtenderConfig> ParseExtenderConfig(const std::string& yaml, const std::string& name);
 absl::StatusOr<ExtenderConfig> ReadExtenderConfig(const std::string& path);

@@ -3,10 +3,11 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <cstdio>
 #include <string>
 
 #include "common/command_line.h"
+#include "common/http/listen_address.h"
+#include "common/log/log.h"
 #include "kube/config.h"
 #include "scheduler/extender/extender.h"
 #include "scheduler/extender/extender_config.h"
@@ -18,9 +19,16 @@ namespace {
 
 using sluice::scheduler::ExtenderConfig;
 
+using sluice::Log;
+using sluice::LogLevel;
+
 int Fail(const absl::Status& status, int exit_status = 1) {
-  std::fprintf(stderr, "sluice-extender: %s\n", std::string(status.message()).c_str());
+  sluice::LogAnswer(LogLevel::kError, std::string(status.message()));
   return exit_status;
+}
+
+void SetUpLog(const ExtenderConfig& config) {
+  sluice::SetUpLog("sluice-extender", config.log_format, config.log_level);
 }
 
 int Run(const ExtenderConfig& config, const std::string& config_file) {
@@ -39,14 +47,17 @@ int Run(const ExtenderConfig& config, const std::string& config_file) {
   sluice::scheduler::ClusterState cluster(**policies);
   sluice::scheduler::KubeBinder binder(*link);
   sluice::scheduler::Extender extender(cluster, binder);
-  const auto calls = sluice::scheduler::ParseEndpoint(config.listen);
+  const auto calls = sluice::ParseListenAddress(config.listen);
   if (!calls) return Fail(absl::InvalidArgumentError("listen: '" + config.listen + "'"));  // checked by main
   const auto server = sluice::scheduler::ExtenderServer::Start(
-      *calls, sluice::scheduler::ParseEndpoint(config.metrics_listen), extender, cluster);
+      *calls, sluice::ParseListenAddress(config.metrics_listen), extender, cluster);
   if (!server.ok()) return Fail(server.status());
   sluice::scheduler::KubeFeed feed(*link, cluster);
-  std::fprintf(stderr, "sluice-extender " SLUICE_VERSION ": listening on %s, port %d, policy %s\n",
-               config.listen.c_str(), (*server)->port(), config.policy.c_str());
+  Log(LogLevel::kInfo, "listening",
+      {{"version", SLUICE_VERSION},
+       {"address", config.listen},
+       {"port", std::to_string((*server)->port())},
+       {"policy", config.policy}});
 
   // The configuration is read again every few seconds (a ConfigMap's file changes without a signal) and on SIGHUP.
   std::string policy = config.policy;
@@ -57,10 +68,13 @@ int Run(const ExtenderConfig& config, const std::string& config_file) {
     if (config_file.empty()) continue;
     const auto again = sluice::scheduler::ReadExtenderConfig(config_file);
     if (!again.ok()) {
-      if (signal == SIGHUP) Fail(again.status());
-    } else if (again->policy != policy && (*policies)->SetName(again->policy).ok()) {
+      if (signal == SIGHUP) Log(LogLevel::kError, std::string(again.status().message()));
+      continue;
+    }
+    SetUpLog(*again);
+    if (again->policy != policy && (*policies)->SetName(again->policy).ok()) {
       policy = again->policy;
-      std::fprintf(stderr, "sluice-extender: policy is %s now\n", policy.c_str());
+      Log(LogLevel::kInfo, "policy", {{"policy", policy}});
     }
   }
 }
@@ -72,12 +86,13 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("sluice-extender " SLUICE_VERSION));
   std::string config_file, listen, kubeconfig;
   bool check = false;
-  app.add_option("--config", config_file, "YAML: listen, metricsListen, policy, kubeconfig");
-  app.add_option("--listen", listen, "ADDRESS:PORT, instead of the file's");
+  app.add_option("--config", config_file, "YAML: listen, metricsListen, policy, kubeconfig, log");
+  app.add_option("--listen", listen, "ADDRESS:PORT, [IPV6]:PORT or :PORT, instead of the file's");
   app.add_option("--kubeconfig", kubeconfig, "instead of the file's; without one, the pod's service account");
   app.add_flag("--check-config", check, "check the configuration and exit");
   if (const auto ended = sluice::ReadCommandLine(app, "sluice-extender", argc, argv)) return *ended;
   ExtenderConfig config;
+  SetUpLog(config);
   if (!config_file.empty()) {
     auto read = sluice::scheduler::ReadExtenderConfig(config_file);
     if (!read.ok()) return Fail(read.status(), 2);
@@ -91,8 +106,9 @@ int main(int argc, char** argv) {
                                              config_file.empty() ? "flags" : config_file);
   if (!checked.ok()) return Fail(checked.status(), 2);
   if (check) {
-    std::fprintf(stderr, "sluice-extender: the configuration is valid\n");
+    sluice::LogAnswer(LogLevel::kInfo, "the configuration is valid");
     return 0;
   }
+  SetUpLog(config);
   return Run(config, config_file);
 }

@@ -1,12 +1,13 @@
 #include "scheduler/extender/extender_server.h"
 
 #include <httplib.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 
 namespace sluice::scheduler {
 
@@ -20,7 +21,7 @@ class Listener {
     if (thread_.joinable()) thread_.join();
   }
 
-  absl::Status Start(const Endpoint& endpoint, int threads) {
+  absl::Status Start(const ListenAddress& address, int threads) {
     server.set_payload_max_length(std::size_t{16} << 20);
     // Each kept-alive connection holds a thread, and binds wait for the API server.
     server.new_task_queue = [threads] { return new httplib::ThreadPool(threads); };
@@ -29,13 +30,14 @@ class Listener {
     server.set_tcp_nodelay(true);
     // Replaces httplib's SO_REUSEPORT, with which a second extender would silently share the port.
     server.set_socket_options([](socket_t socket) {
-      const int yes = 1;
+      const int yes = 1, no = 0;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+      setsockopt(socket, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));  // has no effect on a socket of IPv4
     });
-    port = endpoint.port;
-    const bool bound = port == 0 ? (port = server.bind_to_any_port(endpoint.address.c_str())) > 0
-                                 : server.bind_to_port(endpoint.address.c_str(), port);
-    if (!bound) return absl::UnavailableError(absl::StrCat("cannot listen on ", endpoint.address, ":", endpoint.port));
+    const std::string host = BindHost(address);
+    port = address.port;
+    const bool bound = port == 0 ? (port = server.bind_to_any_port(host)) > 0 : server.bind_to_port(host, port);
+    if (!bound) return absl::UnavailableError("cannot listen on " + FormatHostPort(host, address.port));
     thread_ = std::thread([this] { server.listen_after_bind(); });
     // A stop() before the loop runs would have no effect.
     while (!server.is_running()) std::this_thread::yield();
@@ -88,8 +90,8 @@ ExtenderServer::~ExtenderServer() = default;
 int ExtenderServer::port() const { return impl_->calls.port; }
 int ExtenderServer::metrics_port() const { return impl_->metrics.port; }
 
-absl::StatusOr<std::unique_ptr<ExtenderServer>> ExtenderServer::Start(const Endpoint& calls,
-                                                                      const std::optional<Endpoint>& metrics,
+absl::StatusOr<std::unique_ptr<ExtenderServer>> ExtenderServer::Start(const ListenAddress& calls,
+                                                                      const std::optional<ListenAddress>& metrics,
                                                                       Extender& extender, const ClusterState& cluster) {
   std::unique_ptr<ExtenderServer> started(new ExtenderServer);
   Impl& impl = *started->impl_;

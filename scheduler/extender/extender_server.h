@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "common/http/listen_address.h"
 #include "scheduler/extender/extender.h"
-#include "scheduler/extender/extender_config.h"
 
 namespace sluice::scheduler {
 
@@ -16,8 +16,8 @@ namespace sluice::scheduler {
 class ExtenderServer {
  public:
   // Error: it cannot listen on an address.
-  static absl::StatusOr<std::unique_ptr<ExtenderServer>> Start(const Endpoint& calls,
-                                                               const std::optional<Endpoint>& metrics,
+  static absl::StatusOr<std::unique_ptr<ExtenderServer>> Start(const ListenAddress& calls,
+                                                               const std::optional<ListenAddress>& metrics,
                                                                Extender& extender, const ClusterState& cluster);
   ~ExtenderServer();  // answers the calls in flight
   int port() const;

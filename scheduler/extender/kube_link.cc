@@ -1,6 +1,10 @@
 #include "scheduler/extender/kube_link.h"
 
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <unordered_set>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -19,11 +23,6 @@ kube::ListOptions Pages(std::string field_selector) {
   kube::ListOptions options;
   options.field_selector = std::move(field_selector);
   return options;
-}
-
-std::string UidOf(const kube::Json& object) {
-  const kube::Json::json_pointer path("/metadata/uid");
-  return object.contains(path) && object[path].is_string() ? object[path].get<std::string>() : "";
 }
 
 }  // namespace
@@ -58,28 +57,37 @@ class KubeFeed::Impl {
               "sluice-extender") {}
 
  private:
+  // Only the facts of an object are kept, and no second set of them while a list is read.
   static kube::WatchHandler ForNodes(ClusterState& cluster) {
+    auto listed = std::make_shared<std::unordered_set<std::string>>();
     kube::WatchHandler handler;
-    handler.replaced = [&cluster](const std::vector<kube::Json>& items) { cluster.ReplaceNodes(items); };
-    handler.changed = [&cluster](kube::Change change, const kube::Json& node) {
-      if (change == kube::Change::kDeleted) {
-        cluster.RemoveNode(node.at(kube::Json::json_pointer("/metadata/name")).get<std::string>());
-      } else {
-        cluster.PutNode(node);
-      }
+    handler.begin = [listed] { listed->clear(); };
+    handler.item = [&cluster, listed](const kube::Json& object) {
+      NodeFacts node = ReadNode(object);
+      listed->insert(node.name);
+      cluster.PutNode(std::move(node));
+    };
+    handler.end = [&cluster, listed] { cluster.KeepNodes(std::exchange(*listed, {})); };
+    handler.changed = [&cluster](kube::Change change, const kube::Json& object) {
+      NodeFacts node = ReadNode(object);
+      change == kube::Change::kDeleted ? cluster.RemoveNode(node.name) : cluster.PutNode(std::move(node));
     };
     return handler;
   }
 
   static kube::WatchHandler ForPods(ClusterState& cluster) {
+    auto listed = std::make_shared<std::unordered_set<std::string>>();
     kube::WatchHandler handler;
-    handler.replaced = [&cluster](const std::vector<kube::Json>& items) { cluster.ReplacePods(items); };
-    handler.changed = [&cluster](kube::Change change, const kube::Json& pod) {
-      if (change == kube::Change::kDeleted) {
-        cluster.RemovePod(UidOf(pod));
-      } else {
-        cluster.PutPod(pod);
-      }
+    handler.begin = [listed] { listed->clear(); };
+    handler.item = [&cluster, listed](const kube::Json& object) {
+      PodFacts pod = ReadPod(object);
+      listed->insert(pod.uid);
+      cluster.PutPod(std::move(pod));
+    };
+    handler.end = [&cluster, listed] { cluster.KeepPods(std::exchange(*listed, {})); };
+    handler.changed = [&cluster](kube::Change change, const kube::Json& object) {
+      PodFacts pod = ReadPod(object);
+      change == kube::Change::kDeleted ? cluster.RemovePod(pod.uid) : cluster.PutPod(std::move(pod));
     };
     return handler;
   }

@@ -31,21 +31,21 @@ extern "C" {
 
 CUresult cuArray3DCreate_v2(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* d) {
   BEGIN_UNSAFE(Sim().profile().malloc_host_ns);
-  NEED_CONTEXT();
+  NEED_OWNER();
   NEED_ARG(out != nullptr && d != nullptr);
   return Make(context, out, *d);
 }
 
 CUresult cuArrayCreate_v2(CUarray* out, const CUDA_ARRAY_DESCRIPTOR* d) {
   BEGIN_UNSAFE(Sim().profile().malloc_host_ns);
-  NEED_CONTEXT();
+  NEED_OWNER();
   NEED_ARG(out != nullptr && d != nullptr);
   return Make(context, out, {d->Width, d->Height, 0, d->Format, d->NumChannels, 0});
 }
 
 CUresult cuArrayDestroy(CUarray array) {
   BEGIN_UNSAFE(Sim().profile().free_host_ns);
-  NEED_CONTEXT();
+  NEED_OWNER();
   NEED_ARG(array != nullptr && context->arrays.contains(array));
   simgpu::FreeArray(array);
   return CUDA_SUCCESS;

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -31,8 +32,27 @@ void TraceCall(const char* what, const char* detail) {
   if (on) std::fprintf(stderr, "simgpu: %s %s\n", what, detail);
 }
 
+namespace {
+
+struct {
+  void (*callback)(const char* call, void* data) = nullptr;
+  void* data = nullptr;
+} g_tool;
+
+// A profiler's callback.
+void Report(const Call& call) {
+  static thread_local bool inside = false;
+  if (g_tool.callback == nullptr || inside) return;
+  inside = true;
+  g_tool.callback(call.Name().c_str(), g_tool.data);
+  inside = false;
+}
+
+}  // namespace
+
 Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_name) {
   TraceCall(call_name, "");
+  Report(*this);
   HostThread& thread = ThisThread();
   Driver& d = TheDriver();
   if (d.forked) {
@@ -69,6 +89,10 @@ Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_na
   if (kind == kUnsafeInCapture && !d.captures.empty()) error = RefuseInCapture(*this, false);
 }
 
+extern "C" void simgpu_on_call(void (*callback)(const char* call, void* data), void* data) {
+  g_tool = {callback, data};
+}
+
 std::string Call::Name() const {
   std::string text = name;
   if (text.size() > 4 && text.compare(text.size() - 4, 4, "Impl") == 0) text.resize(text.size() - 4);
@@ -81,7 +105,19 @@ CUcontext CurrentContext() {
   return stack.back();
 }
 
-bool ValidContext(CUcontext c) { return TheDriver().contexts.count(c) != 0 && (!c->primary || c->active); }
+bool ValidContext(CUcontext c) {
+  return TheDriver().contexts.count(c) != 0 && (!c->primary || c->active) && (c->parent == nullptr || c->converted);
+}
+
+bool EndedGreen(CUcontext c) {
+  const auto& ended = TheDriver().ended_greens;
+  return std::find(ended.begin(), ended.end(), c) != ended.end();
+}
+
+CUresult NoContext() {
+  const auto& stack = ThisState().contexts;
+  return !stack.empty() && EndedGreen(stack.back()) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+}
 
 bool ValidEvent(CUevent e) { return e != nullptr && e->magic == kEventMagic; }
 
@@ -89,16 +125,18 @@ CUresult ResolveStream(CUstream handle, bool per_thread, CUstream* out) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
     const bool own = handle == CU_STREAM_PER_THREAD || (handle == nullptr && per_thread);
     const CUcontext c = CurrentContext();
-    if (c == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (c == nullptr) return NoContext();
     if (!own) {
       *out = c->legacy;
       return CUDA_SUCCESS;
     }
+    if (c->parent != nullptr) return CUDA_ERROR_INVALID_HANDLE;  // green contexts have no per-thread streams
     CUstream& mine = ThisState().per_thread[c];
     if (mine == nullptr || mine->magic != kStreamMagic || mine->context != c) mine = NewStreamHandle(c, 0, 0, false);
     *out = mine;
     return CUDA_SUCCESS;
   }
+  if (handle->magic == kOrphanMagic) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (handle->magic != kStreamMagic) return CUDA_ERROR_INVALID_HANDLE;
   *out = handle;
   return CUDA_SUCCESS;

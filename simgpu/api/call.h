@@ -7,6 +7,7 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <deque>
 
 #include "handles.h"
 
@@ -29,9 +30,11 @@ ThreadState& ThisState();
 
 struct Driver {
   bool initialised = false;
-  std::atomic<bool> forked{false};  // or the process ends: every call fails from here on
-  std::vector<CUctx_st*> primary;
-  std::set<CUcontext> contexts;
+  std::atomic<bool> forked{false};     // or the process ends: every call fails from here on
+  std::vector<int> visible;            // CUDA_VISIBLE_DEVICES: each device's card
+  std::vector<CUctx_st*> primary;      // by card, as the pools below
+  std::set<CUcontext> contexts;        // green ones too
+  std::deque<CUcontext> ended_greens;  // the latest ones: their handles have an error of their own
   uint64_t next_id = 1;
   CUresult sticky = CUDA_SUCCESS;
   std::set<std::shared_ptr<SimCapture>> captures;                       // active ones
@@ -56,14 +59,31 @@ class Call {
   std::string Name() const;
 };
 
+// Programs number the devices that they see; the simulation, the side channel and NVML number all cards.
+CUresult ReadVisibleCards(std::vector<int>* out);
+bool CardOf(CUdevice device, int* card);
+CUdevice DeviceOf(int card);
+
 // Current context or null; and the checked handles. kPerThread names the meaning of stream 0.
 CUcontext CurrentContext();
 CUresult ResolveStream(CUstream handle, bool per_thread, CUstream* out);
 bool ValidContext(CUcontext c);
+bool EndedGreen(CUcontext c);
+CUresult NoContext();  // the error of a call without a usable current context
+// The primary context of a green one, otherwise `c`.
+inline CUcontext OwnerOf(CUcontext c) { return c->parent != nullptr ? c->parent : c; }
+// The context's streams; a primary context's green contexts have theirs too.
+std::vector<CUcontext> Together(CUcontext c);
+void WaitFor(Call& call, CUcontext c, const char* what);
 bool ValidEvent(CUevent e);
 CUstream NewStreamHandle(CUcontext c, unsigned flags, int priority, bool legacy);
 void DestroyContext(Call& call, CUcontext c);
 void ActivatePrimary(CUcontext c);
+bool ChargeContext(int card);    // false: no memory for the process' first context on the card
+void EndGathering(CUcontext c);  // what cuCtxRecordEvent and cuCtxWaitEvent keep
+// An event of everything that the contexts' streams have queued, or a wait of all of them for one.
+CUresult RecordContexts(Call& call, const std::vector<CUcontext>& contexts, CUevent e);
+CUresult WaitInContexts(Call& call, const std::vector<CUcontext>& contexts, CUevent e);
 
 // Runs `op` on the stream, or makes it a node of the graph being captured. Takes op over.
 CUresult Dispatch(Call& call, CUstream s, Op* op, CUgraphNodeType type, CUgraphNode* node = nullptr);
@@ -101,10 +121,14 @@ bool HasSymbol(const char* elf_name);  // in the simulated driver's version
 #define NEED(condition, error) \
   if (!(condition)) return (error)
 #define NEED_ARG(condition) NEED(condition, CUDA_ERROR_INVALID_VALUE)
-#define NEED_CONTEXT()                                       \
-  CUcontext context = simgpu::CurrentContext();              \
-  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT; \
+#define NEED_CONTEXT()                                \
+  CUcontext context = simgpu::CurrentContext();       \
+  if (context == nullptr) return simgpu::NoContext(); \
   (void)context
+// Gives the owner of memory, modules and events: a green context owns only streams.
+#define NEED_OWNER() \
+  NEED_CONTEXT();    \
+  context = simgpu::OwnerOf(context)
 
 // An entry point in two stream flavours, with one body: ENTRY(cuX, _ptsz, (params), (arguments)) { ... kPerThread ... }
 #define ENTRY(name, suffix, params, arguments)                                                           \
@@ -114,6 +138,9 @@ bool HasSymbol(const char* elf_name);  // in the simulated driver's version
   extern "C" CUresult SIM_CONCAT(name, suffix) params { return SIM_CONCAT(name, Impl)<true> arguments; } \
   template <bool kPerThread>                                                                             \
   static CUresult SIM_CONCAT(name, Impl) params
+#define NEED_CARD(device) \
+  int card = -1;          \
+  NEED(simgpu::CardOf((device), &card), CUDA_ERROR_INVALID_DEVICE)
 #define NEED_STREAM(handle)  \
   CUstream stream = nullptr; \
   if (const CUresult wrong = simgpu::ResolveStream((handle), kPerThread, &stream); wrong != CUDA_SUCCESS) return wrong

@@ -24,7 +24,19 @@ CUstream NewStreamHandle(CUcontext c, unsigned flags, int priority, bool legacy)
   s->id = TheDriver().next_id++;
   s->sim = Sim().NewStream(c->card, c, (flags & CU_STREAM_NON_BLOCKING) == 0, legacy);
   c->streams.insert(s);
+  Simulator::Lock held;  // of the caller; a wait in an empty queue does not use it
+  for (const FencePtr& barrier : c->barriers) Sim().SubmitWait(held, s->sim, barrier);
   return s;
+}
+
+std::vector<CUcontext> Together(CUcontext c) {
+  std::vector<CUcontext> all(c->greens.begin(), c->greens.end());
+  all.push_back(c);
+  return all;
+}
+
+void WaitFor(Call& call, CUcontext c, const char* what) {
+  for (CUcontext each : Together(c)) Sim().WaitContext(call.lock, each, each->card, what);
 }
 
 void DestroyContext(Call& call, CUcontext c) {
@@ -42,20 +54,27 @@ void DestroyContext(Call& call, CUcontext c) {
   for (CUevent e : c->events) e->magic = kDead;
   c->events.clear();
   c->legacy = nullptr;
+  EndGathering(c);
   c->active = false;
+}
+
+// The first context of a process on a card uses memory that no limit counts.
+bool ChargeContext(int card) {
+  static bool charged[kMaxCards] = {};
+  if (charged[card]) return true;
+  if (!Sim().TakeUnmanaged(card, static_cast<uint64_t>(Sim().profile().context_bytes))) return false;
+  return charged[card] = true;
+}
+
+void EndGathering(CUcontext c) {
+  if (c->gathering != nullptr) Sim().DeleteStream(c->gathering);
+  c->gathering = nullptr;
+  c->barriers.clear();
 }
 
 }  // namespace simgpu
 
 namespace {
-
-// The first context of a process on a card uses memory that no limit counts.
-bool ChargeContext(int card) {
-  static bool charged[simgpu::kMaxCards] = {};
-  if (charged[card]) return true;
-  if (!Sim().TakeUnmanaged(card, static_cast<uint64_t>(Sim().profile().context_bytes))) return false;
-  return charged[card] = true;
-}
 
 // Handles are reused, as the driver's are.
 std::vector<CUcontext>& Gone() {
@@ -66,8 +85,8 @@ std::vector<CUcontext>& Gone() {
 CUresult Create(CUcontext* out, unsigned flags, CUdevice dev, unsigned version, simgpu::Call& call) {
   (void)call;
   NEED_ARG(out != nullptr);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  NEED(ChargeContext(dev), CUDA_ERROR_OUT_OF_MEMORY);
+  NEED_CARD(dev);
+  NEED(simgpu::ChargeContext(card), CUDA_ERROR_OUT_OF_MEMORY);
   CUcontext c = nullptr;
   if (Gone().empty()) {
     c = new CUctx_st;
@@ -76,7 +95,7 @@ CUresult Create(CUcontext* out, unsigned flags, CUdevice dev, unsigned version, 
     Gone().pop_back();
     *c = {};
   }
-  c->card = dev;
+  c->card = card;
   c->flags = flags;
   c->active = true;
   c->api_version = version;
@@ -95,9 +114,9 @@ extern "C" {
 CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice dev) {
   BEGIN(500);
   NEED_ARG(out != nullptr);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  NEED(ChargeContext(dev), CUDA_ERROR_OUT_OF_MEMORY);
-  CUcontext c = TheDriver().primary[static_cast<size_t>(dev)];
+  NEED_CARD(dev);
+  NEED(simgpu::ChargeContext(card), CUDA_ERROR_OUT_OF_MEMORY);
+  CUcontext c = TheDriver().primary[static_cast<size_t>(card)];
   ++c->retained;
   simgpu::ActivatePrimary(c);
   *out = c;
@@ -106,18 +125,19 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice dev) {
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   BEGIN(500);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  CUcontext c = TheDriver().primary[static_cast<size_t>(dev)];
+  NEED_CARD(dev);
+  CUcontext c = TheDriver().primary[static_cast<size_t>(card)];
   NEED(c->retained > 0, CUDA_ERROR_INVALID_CONTEXT);
-  if (--c->retained == 0) simgpu::DestroyContext(call, c);
+  if (--c->retained == 0 && c->greens.empty()) simgpu::DestroyContext(call, c);
   return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return cuDevicePrimaryCtxRelease_v2(dev); }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   BEGIN(500);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  CUcontext c = TheDriver().primary[static_cast<size_t>(dev)];
+  NEED_CARD(dev);
+  CUcontext c = TheDriver().primary[static_cast<size_t>(card)];
+  NEED(c->greens.empty(), CUDA_ERROR_NOT_PERMITTED);  // as seen with driver 580
   const bool held = c->retained > 0;
   if (c->active) simgpu::DestroyContext(call, c);
   if (held) simgpu::ActivatePrimary(c);
@@ -127,8 +147,8 @@ CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return cuDevicePrimaryCtxReset_
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
   BEGIN(100);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  TheDriver().primary[static_cast<size_t>(dev)]->flags = flags;
+  NEED_CARD(dev);
+  TheDriver().primary[static_cast<size_t>(card)]->flags = flags;
   return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
@@ -138,9 +158,9 @@ CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* flags, int* active) {
   BEGIN(100);
   NEED_ARG(flags != nullptr && active != nullptr);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  *flags = TheDriver().primary[static_cast<size_t>(dev)]->flags;
-  *active = TheDriver().primary[static_cast<size_t>(dev)]->active;
+  NEED_CARD(dev);
+  *flags = TheDriver().primary[static_cast<size_t>(card)]->flags;
+  *active = TheDriver().primary[static_cast<size_t>(card)]->active;
   return CUDA_SUCCESS;
 }
 
@@ -160,7 +180,7 @@ CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams*, unsigned int flags, 
 
 CUresult cuCtxDestroy_v2(CUcontext c) {
   BEGIN(50000);
-  NEED(simgpu::ValidContext(c) && !c->primary, CUDA_ERROR_INVALID_CONTEXT);
+  NEED(simgpu::ValidContext(c) && !c->primary && c->parent == nullptr, CUDA_ERROR_INVALID_CONTEXT);
   simgpu::DestroyContext(call, c);
   TheDriver().contexts.erase(c);
   c->magic = kDead;
@@ -191,7 +211,8 @@ CUresult cuCtxPopCurrent(CUcontext* out) { return cuCtxPopCurrent_v2(out); }
 
 CUresult cuCtxSetCurrent(CUcontext c) {
   BEGIN(50);
-  NEED(c == nullptr || simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
+  // An ended green context becomes current, and calls fail in it: as seen with driver 580.
+  NEED(c == nullptr || simgpu::ValidContext(c) || simgpu::EndedGreen(c), CUDA_ERROR_INVALID_CONTEXT);
   auto& stack = ThisState().contexts;
   if (!stack.empty()) stack.pop_back();
   if (c != nullptr) stack.push_back(c);
@@ -209,7 +230,7 @@ CUresult cuCtxGetDevice(CUdevice* dev) {
   BEGIN(20);
   NEED_ARG(dev != nullptr);
   NEED_CONTEXT();
-  *dev = context->card;
+  *dev = simgpu::DeviceOf(context->card);
   return CUDA_SUCCESS;
 }
 
@@ -218,7 +239,7 @@ CUresult cuCtxGetDevice_v2(CUdevice* dev, CUcontext c) {
   NEED_ARG(dev != nullptr);
   if (c == nullptr) c = simgpu::CurrentContext();
   NEED(c != nullptr && simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
-  *dev = c->card;
+  *dev = simgpu::DeviceOf(c->card);
   return CUDA_SUCCESS;
 }
 
@@ -226,7 +247,7 @@ CUresult cuCtxGetFlags(unsigned int* flags) {
   BEGIN(20);
   NEED_ARG(flags != nullptr);
   NEED_CONTEXT();
-  *flags = context->flags;
+  *flags = simgpu::OwnerOf(context)->flags;
   return CUDA_SUCCESS;
 }
 
@@ -259,7 +280,7 @@ CUresult cuCtxSynchronize(void) {
   BEGIN_UNSAFE(Sim().profile().call_host_ns);
   NEED_CONTEXT();
   Sim().CatchUp(call.lock);
-  Sim().WaitContext(call.lock, context, context->card, "a context (cuCtxSynchronize)");
+  simgpu::WaitFor(call, context, "a context (cuCtxSynchronize)");
   return TheDriver().sticky;
 }
 
@@ -268,7 +289,7 @@ CUresult cuCtxSynchronize_v2(CUcontext c) {
   if (c == nullptr) c = simgpu::CurrentContext();
   NEED(c != nullptr && simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
   Sim().CatchUp(call.lock);
-  Sim().WaitContext(call.lock, c, c->card, "a context (cuCtxSynchronize)");
+  simgpu::WaitFor(call, c, "a context (cuCtxSynchronize)");
   return TheDriver().sticky;
 }
 

@@ -14,8 +14,6 @@ using simgpu::TheDriver;
 
 namespace {
 
-bool ValidDevice(CUdevice d) { return d >= 0 && d < Sim().profile().gpus; }
-
 // Tenants of one card start their clocks together: waits for SIMGPU_TENANTS processes.
 void WaitForTenants() {
   const char* text = std::getenv("SIMGPU_TENANTS");
@@ -34,13 +32,6 @@ void WaitForTenants() {
   std::fprintf(stderr, "simgpu: SIMGPU_TENANTS=%d processes did not start within 30 s; continuing\n", wanted);
 }
 
-// As the driver: an empty value, or one that begins with a negative index, hides every device. Any other value is
-// ignored: it neither chooses nor orders devices here.
-bool DevicesAreHidden() {
-  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  return visible != nullptr && (*visible == '\0' || *visible == '-');
-}
-
 }  // namespace
 
 extern "C" {
@@ -50,7 +41,7 @@ CUresult cuInit(unsigned int flags) {
   NEED_ARG(flags == 0);
   auto& d = TheDriver();
   if (d.initialised) return CUDA_SUCCESS;
-  NEED(!DevicesAreHidden(), CUDA_ERROR_NO_DEVICE);
+  if (const CUresult none = simgpu::ReadVisibleCards(&d.visible); none != CUDA_SUCCESS) return none;
   simgpu::CheckMisuseSettings();
   Sim().state().Attach();
   const auto gpus = static_cast<size_t>(Sim().profile().gpus);
@@ -79,7 +70,7 @@ CUresult cuDriverGetVersion(int* version) {
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   BEGIN(50);
   NEED_ARG(device != nullptr);
-  NEED(ValidDevice(ordinal), CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(ordinal);
   *device = ordinal;
   return CUDA_SUCCESS;
 }
@@ -87,14 +78,14 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 CUresult cuDeviceGetCount(int* count) {
   BEGIN(50);
   NEED_ARG(count != nullptr);
-  *count = static_cast<int>(Sim().profile().gpus);
+  *count = static_cast<int>(TheDriver().visible.size());
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetName(char* name, int len, CUdevice dev) {
   BEGIN(50);
   NEED_ARG(name != nullptr && len > 0);
-  NEED(ValidDevice(dev), CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(dev);
   std::snprintf(name, static_cast<size_t>(len), "%s", Sim().profile().name.c_str());
   return CUDA_SUCCESS;
 }
@@ -102,8 +93,8 @@ CUresult cuDeviceGetName(char* name, int len, CUdevice dev) {
 CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice dev) {
   BEGIN(50);
   NEED_ARG(uuid != nullptr);
-  NEED(ValidDevice(dev), CUDA_ERROR_INVALID_DEVICE);
-  simgpu::UuidBytes(dev, reinterpret_cast<uint8_t*>(uuid->bytes));
+  NEED_CARD(dev);
+  simgpu::UuidBytes(card, reinterpret_cast<uint8_t*>(uuid->bytes));
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) { return cuDeviceGetUuid(uuid, dev); }
@@ -113,7 +104,7 @@ CUresult cuDeviceGetLuid(char*, unsigned int*, CUdevice) { return CUDA_ERROR_NOT
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) {
   BEGIN(50);
   NEED_ARG(bytes != nullptr);
-  NEED(ValidDevice(dev), CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(dev);
   *bytes = static_cast<size_t>(Sim().profile().memory);
   return CUDA_SUCCESS;
 }
@@ -121,7 +112,7 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) {
 CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice dev) {
   BEGIN(50);
   NEED_ARG(major != nullptr && minor != nullptr);
-  NEED(ValidDevice(dev), CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(dev);
   *major = 9;
   *minor = 0;
   return CUDA_SUCCESS;
@@ -130,18 +121,18 @@ CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice dev) {
 CUresult cuDeviceGetPCIBusId(char* id, int len, CUdevice dev) {
   BEGIN(50);
   NEED_ARG(id != nullptr && len > 12);
-  NEED(ValidDevice(dev), CUDA_ERROR_INVALID_DEVICE);
-  std::snprintf(id, static_cast<size_t>(len), "%s", simgpu::PciBusId(dev).c_str() + 4);
+  NEED_CARD(dev);
+  std::snprintf(id, static_cast<size_t>(len), "%s", simgpu::PciBusId(card).c_str() + 4);
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* id) {
   BEGIN(50);
   NEED_ARG(dev != nullptr && id != nullptr);
-  for (int i = 0; i < Sim().profile().gpus; ++i) {
-    const std::string mine = simgpu::PciBusId(i);
+  for (const int card : TheDriver().visible) {
+    const std::string mine = simgpu::PciBusId(card);
     if (strcasecmp(mine.c_str(), id) == 0 || strcasecmp(mine.c_str() + 4, id) == 0) {
-      *dev = i;
+      *dev = simgpu::DeviceOf(card);
       return CUDA_SUCCESS;
     }
   }
@@ -151,7 +142,7 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* id) {
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice dev) {
   BEGIN(50);
   NEED_ARG(value != nullptr);
-  NEED(ValidDevice(dev), CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(dev);
   const simgpu::Profile& p = Sim().profile();
   const bool managed = p.concurrent_managed_access != 0;
   switch (attribute) {
@@ -192,7 +183,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     IS(COMPUTE_MODE, 0);
     IS(CONCURRENT_KERNELS, 1);
     IS(ECC_ENABLED, p.ecc);
-    IS(PCI_BUS_ID, 0x10 + dev);
+    IS(PCI_BUS_ID, 0x10 + card);
     IS(PCI_DEVICE_ID, 0);
     IS(PCI_DOMAIN_ID, 0);
     IS(ASYNC_ENGINE_COUNT, 3);
@@ -240,7 +231,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 CUresult cuDeviceGetProperties(CUdevprop* prop, CUdevice dev) {
   BEGIN(50);
   NEED_ARG(prop != nullptr);
-  NEED(ValidDevice(dev), CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(dev);
   *prop = {1024, {1024, 1024, 64}, {2147483647, 65535, 65535}, 49152, 65536, 32, 2147483647, 65536, 1980000, 512};
   return CUDA_SUCCESS;
 }
@@ -248,7 +239,8 @@ CUresult cuDeviceGetProperties(CUdevprop* prop, CUdevice dev) {
 CUresult cuDeviceCanAccessPeer(int* can, CUdevice a, CUdevice b) {
   BEGIN(50);
   NEED_ARG(can != nullptr);
-  NEED(ValidDevice(a) && ValidDevice(b), CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(a);
+  NEED(simgpu::CardOf(b, &card), CUDA_ERROR_INVALID_DEVICE);
   *can = a != b;
   return CUDA_SUCCESS;
 }
@@ -256,7 +248,8 @@ CUresult cuDeviceCanAccessPeer(int* can, CUdevice a, CUdevice b) {
 CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice a, CUdevice b) {
   BEGIN(50);
   NEED_ARG(value != nullptr);
-  NEED(ValidDevice(a) && ValidDevice(b) && a != b, CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(a);
+  NEED(simgpu::CardOf(b, &card) && a != b, CUDA_ERROR_INVALID_DEVICE);
   *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ||
            attribute == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
   return CUDA_SUCCESS;
@@ -265,7 +258,7 @@ CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CU
 CUresult cuDeviceGetExecAffinitySupport(int* pi, CUexecAffinityType, CUdevice dev) {
   BEGIN(50);
   NEED_ARG(pi != nullptr);
-  NEED(ValidDevice(dev), CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(dev);
   *pi = 0;
   return CUDA_SUCCESS;
 }
@@ -273,7 +266,7 @@ CUresult cuDeviceGetExecAffinitySupport(int* pi, CUexecAffinityType, CUdevice de
 CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format, unsigned, CUdevice dev) {
   BEGIN(50);
   NEED_ARG(width != nullptr);
-  NEED(ValidDevice(dev), CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(dev);
   *width = 268435456;
   return CUDA_SUCCESS;
 }

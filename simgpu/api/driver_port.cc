@@ -39,7 +39,7 @@ uint32_t MigrateToHost(simgpu::Simulator::Lock& lock, const Migrate& request) {
 }
 
 int Control(int descriptor, unsigned long request, void* argument) {
-  if (!simgpu::TheDriver().initialised || Sim().profile().gpus == 0) {
+  if (!simgpu::TheDriver().initialised || simgpu::TheDriver().visible.empty()) {
     errno = ENODEV;
     return -1;
   }

@@ -32,12 +32,12 @@ CUresult Instantiate(CUgraphExec* out, CUgraph g, unsigned long long flags) {
 extern "C" {
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph g, unsigned long long flags) {
-  BEGIN(50000);
+  BEGIN_UNSAFE(50000);
   return Instantiate(out, g, flags);
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
-  BEGIN(5000);
+  BEGIN_UNSAFE(5000);
   NEED_ARG(ValidExec(exec));
   exec->magic = kDead;
   exec->graph.reset();
@@ -152,7 +152,7 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph g, CUgraphExecUpdateResu
 
 ENTRY(cuGraphInstantiateWithParams, _ptsz, (CUgraphExec * out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS* p),
       (out, g, p)) {
-  BEGIN(50000);
+  BEGIN_UNSAFE(50000);
   NEED_ARG(p != nullptr);
   (void)kPerThread;
   const CUresult r = Instantiate(out, g, p->flags);

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <bitset>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -23,8 +24,13 @@ enum SimMagic : uint32_t {
   kKernelMagic,
   kGraphMagic,
   kPoolMagic,
+  kOrphanMagic,  // a stream whose green context was destroyed
 };
 
+constexpr size_t kMaxMultiprocessors = 512;
+using SimMultiprocessors = std::bitset<kMaxMultiprocessors>;
+
+// A CUgreenCtx is the same object: the driver's cuCtxFromGreenCtx gives the handle itself as well.
 struct CUctx_st {
   uint32_t magic = kContextMagic;
   int card = 0;
@@ -39,6 +45,13 @@ struct CUctx_st {
   std::set<CUevent> events;
   std::map<uint64_t, simgpu::Allocation*> memory;
   std::set<CUarray> arrays;
+  std::vector<simgpu::FencePtr> barriers;  // cuCtxWaitEvent: streams to come wait for them
+  simgpu::Stream* gathering = nullptr;     // cuCtxRecordEvent
+  // A green context.
+  CUcontext parent = nullptr;  // the primary context, which owns its memory, modules and events
+  bool converted = false;      // by cuCtxFromGreenCtx; others do not become current
+  SimMultiprocessors multiprocessors;
+  std::set<CUcontext> greens;                              // the primary context's
   size_t limits[CU_LIMIT_MAX] = {1024, 1 << 20, 8 << 20};  // stack, printf, heap; none of them takes memory
 };
 

@@ -69,7 +69,7 @@ CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernel
       if (t.indirect) {
         const uint64_t table = pointer;
         if (!sim.Mapped(table, 8) || !sim.ReadBytes(table, &pointer, 8)) pointer = 0;
-        op->touches.push_back({table, 8, 1, 0});
+        op->touches.push_back({table, 8, 1 | simgpu::kAddressOnly, 0});
       }
       if (t.length_param >= 0) {
         Word(bytes, *info, t.length_param, 0, &length);

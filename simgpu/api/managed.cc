@@ -17,9 +17,7 @@ namespace {
 CUresult Target(const CUmemLocation& l, int32_t* out) {
   switch (l.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
-      NEED(l.id >= 0 && l.id < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-      *out = l.id;
-      return CUDA_SUCCESS;
+      return simgpu::CardOf(l.id, out) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
     case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
@@ -186,6 +184,15 @@ CUmemLocation Old(CUdevice device) {
   return l;
 }
 
+// Read-mostly advice has no location.
+CUresult AdviseAt(simgpu::Call& call, CUdeviceptr p, size_t n, CUmem_advise advice, const CUmemLocation& location) {
+  int32_t target = simgpu::kHostCard;
+  if (advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY) {
+    if (const CUresult r = Target(location, &target); r != CUDA_SUCCESS) return r;
+  }
+  return Advise(call, p, n, advice, target);
+}
+
 }  // namespace
 
 ENTRY(cuMemPrefetchAsync, _ptsz, (CUdeviceptr p, size_t n, CUdevice device, CUstream s), (p, n, device, s)) {
@@ -246,6 +253,7 @@ ENTRY(cuMemDiscardBatchAsync, _ptsz,
   BEGIN(0);
   NEED(simgpu::HasSymbol("cuMemDiscardBatchAsync"), CUDA_ERROR_NOT_SUPPORTED);
   NEED_STREAM(s);
+  NEED_ARG(!stream->sim->legacy);
   return PrefetchMany(call, stream, OpKind::kDiscard, ptrs, sizes, count, nullptr, nullptr, 0, flags, true);
 }
 
@@ -264,17 +272,13 @@ ENTRY(cuMemDiscardAndPrefetchBatchAsync, _ptsz,
 extern "C" {
 
 CUresult cuMemAdvise(CUdeviceptr p, size_t n, CUmem_advise advice, CUdevice device) {
-  BEGIN(simgpu::TheProfile().advise_host_ns);
-  return Advise(call, p, n, advice, device == CU_DEVICE_CPU ? simgpu::kHostCard : device);
+  BEGIN_UNSAFE(simgpu::TheProfile().advise_host_ns);
+  return AdviseAt(call, p, n, advice, Old(device));
 }
 
 CUresult cuMemAdvise_v2(CUdeviceptr p, size_t n, CUmem_advise advice, CUmemLocation location) {
-  BEGIN(simgpu::TheProfile().advise_host_ns);
-  int32_t target = simgpu::kHostCard;
-  if (advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY) {
-    if (const CUresult r = Target(location, &target); r != CUDA_SUCCESS) return r;
-  }
-  return Advise(call, p, n, advice, target);
+  BEGIN_UNSAFE(simgpu::TheProfile().advise_host_ns);
+  return AdviseAt(call, p, n, advice, location);
 }
 
 CUresult cuMemRangeGetAttribute(void* data, size_t size, CUmem_range_attribute attribute, CUdeviceptr p, size_t n) {
@@ -289,11 +293,13 @@ CUresult cuMemRangeGetAttribute(void* data, size_t size, CUmem_range_attribute a
       return CUDA_SUCCESS;
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
       NEED_ARG(size == 4);
-      *static_cast<int*>(data) = b->preferred;
+      *static_cast<int*>(data) = b->preferred >= 0 ? simgpu::DeviceOf(b->preferred) : b->preferred;
       return CUDA_SUCCESS;
     case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
       NEED_ARG(size == 4);
-      *static_cast<int*>(data) = b->resident != 0 ? b->card : b->host != 0 ? CU_DEVICE_CPU : CU_DEVICE_INVALID;
+      *static_cast<int*>(data) = b->resident != 0 ? simgpu::DeviceOf(b->card)
+                                 : b->host != 0   ? CU_DEVICE_CPU
+                                                  : CU_DEVICE_INVALID;
       return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_NOT_SUPPORTED;

@@ -79,13 +79,13 @@ extern "C" {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
   BEGIN_UNSAFE(Sim().profile().malloc_host_ns);
-  NEED_CONTEXT();
+  NEED_OWNER();
   return simgpu::AllocateIn(call, context, out, bytes, MemoryKind::kUnmanaged);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned int element) {
   BEGIN_UNSAFE(Sim().profile().malloc_host_ns);
-  NEED_CONTEXT();
+  NEED_OWNER();
   NEED_ARG(pitch != nullptr && width != 0 && height != 0 && (element == 4 || element == 8 || element == 16));
   NEED(width >> 56 == 0 && height < UINT64_MAX / (width + 511), CUDA_ERROR_OUT_OF_MEMORY);
   *pitch = (width + 511) / 512 * 512;
@@ -94,7 +94,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_
 
 CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int flags) {
   BEGIN_UNSAFE(Sim().profile().managed_malloc_host_ns);
-  NEED_CONTEXT();
+  NEED_OWNER();
   NEED_ARG(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST);
   return simgpu::AllocateIn(call, context, out, bytes, MemoryKind::kManaged);
 }
@@ -223,19 +223,19 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       *static_cast<unsigned long long*>(data) = host ? 0 : a->buffer_id;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      *static_cast<bool*>(data) = managed;
+      *static_cast<int*>(data) = managed;  // an H100's driver 580 writes four bytes for each yes or no
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      *static_cast<bool*>(data) = false;
+      *static_cast<int*>(data) = managed;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      *static_cast<int*>(data) = host ? 0 : a->card;
+      *static_cast<int*>(data) = host ? 0 : simgpu::DeviceOf(a->card);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      *static_cast<bool*>(data) = a != nullptr && a->kind == MemoryKind::kUnmanaged;
+      *static_cast<int*>(data) = a != nullptr && a->kind == MemoryKind::kUnmanaged;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-      *static_cast<bool*>(data) = a != nullptr && !managed;
+      *static_cast<int*>(data) = a != nullptr && a->kind == MemoryKind::kUnmanaged;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       *static_cast<unsigned long long*>(data) = 0;
@@ -247,7 +247,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       *static_cast<size_t*>(data) = host ? 0 : (a->requested != 0 ? a->requested : a->size);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPED:
-      *static_cast<bool*>(data) = true;
+      *static_cast<int*>(data) = 1;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       *static_cast<unsigned*>(data) = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
@@ -290,7 +290,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
       case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-        *static_cast<bool*>(data[i]) = false;
+        *static_cast<int*>(data[i]) = 0;
         break;
       default:
         *static_cast<uint64_t*>(data[i]) = 0;

@@ -122,7 +122,7 @@ extern "C" {
 CUresult cuModuleLoadData(CUmodule* out, const void* data) {
   BEGIN(200000);
   NEED_ARG(out != nullptr);
-  NEED_CONTEXT();
+  NEED_OWNER();
   std::shared_ptr<SimImage> image;
   if (const CUresult r = Parse(data, &image); r != CUDA_SUCCESS) return r;
   return NewModule(context, image, out);
@@ -142,7 +142,7 @@ CUresult cuModuleLoad(CUmodule* out, const char* path) {
 CUresult cuModuleUnload(CUmodule m) {
   BEGIN(20000);
   NEED(m != nullptr && m->magic == kModuleMagic, CUDA_ERROR_INVALID_HANDLE);
-  Sim().WaitContext(call.lock, m->context, m->context->card, "a context (cuModuleUnload)");
+  simgpu::WaitFor(call, m->context, "a context (cuModuleUnload)");
   for (auto& [name, a] : m->globals) {
     if (simgpu::FindAllocation(a->base) == a) simgpu::FreeNow(a->base);
   }
@@ -252,7 +252,7 @@ CUresult cuLibraryGetKernelCount(unsigned int* count, CUlibrary l) {
 CUresult cuLibraryGetModule(CUmodule* out, CUlibrary l) {
   BEGIN(1000);
   NEED_ARG(out != nullptr);
-  NEED_CONTEXT();
+  NEED_OWNER();
   NEED(l != nullptr && l->magic == kModuleMagic, CUDA_ERROR_INVALID_HANDLE);
   return ModuleOf(l, context, out);
 }
@@ -266,7 +266,7 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* out, size_t* bytes, CUlibrary l, const 
 CUresult cuKernelGetFunction(CUfunction* out, CUkernel k) {
   BEGIN(1000);
   NEED_ARG(out != nullptr);
-  NEED_CONTEXT();
+  NEED_OWNER();
   NEED(k != nullptr && k->magic == kKernelMagic, CUDA_ERROR_INVALID_HANDLE);
   CUmodule m = nullptr;
   if (const CUresult r = ModuleOf(k->library, context, &m); r != CUDA_SUCCESS) return r;

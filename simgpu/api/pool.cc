@@ -79,6 +79,12 @@ void FreeAction(void*, uint64_t p) {
   simgpu::FreeNow(p);
 }
 
+// Another stream's capture forbids stream-ordered allocation as it forbids cuMemAlloc (seen with driver 580).
+#define NEED_NO_CAPTURE(stream)                                                               \
+  if (!TheDriver().captures.empty() && !simgpu::Capturing(stream)) {                          \
+    if (const CUresult r = simgpu::RefuseInCapture(call, false); r != CUDA_SUCCESS) return r; \
+  }
+
 bool ValidPool(CUmemoryPool p) { return p != nullptr && p->magic == kPoolMagic; }
 
 }  // namespace
@@ -86,6 +92,7 @@ bool ValidPool(CUmemoryPool p) { return p != nullptr && p->magic == kPoolMagic; 
 ENTRY(cuMemAllocAsync, _ptsz, (CUdeviceptr * out, size_t bytes, CUstream s), (out, bytes, s)) {
   BEGIN(Sim().profile().pool_malloc_host_ns);
   NEED_STREAM(s);
+  NEED_NO_CAPTURE(stream);
   return AllocFromPool(call, out, bytes, CurrentPool(stream->context->card), stream);
 }
 
@@ -93,6 +100,7 @@ ENTRY(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * out, size_t bytes, CUmemory
       (out, bytes, pool, s)) {
   BEGIN(Sim().profile().pool_malloc_host_ns);
   NEED_STREAM(s);
+  NEED_NO_CAPTURE(stream);
   return AllocFromPool(call, out, bytes, pool, stream);
 }
 
@@ -101,6 +109,7 @@ ENTRY(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
   NEED_STREAM(s);
   Allocation* a = simgpu::FindAllocation(p);
   NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped);
+  NEED_NO_CAPTURE(stream);
   if (simgpu::Capturing(stream)) {
     CUgraphNode n =
         simgpu::AddNode(stream->capture->graph, CU_GRAPH_NODE_TYPE_MEM_FREE, stream->tail.data(), stream->tail.size());
@@ -118,9 +127,9 @@ extern "C" {
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, CUgraphMem_attribute attribute, void* value) {
   BEGIN(100);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(dev);
   NEED_ARG(value != nullptr);
-  const CUmemoryPool pool = simgpu::GraphPool(dev);
+  const CUmemoryPool pool = simgpu::GraphPool(card);
   *static_cast<cuuint64_t*>(value) = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT       ? pool->used
                                      : attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH        ? pool->used_high
                                      : attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ? pool->reserved
@@ -131,49 +140,49 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, CUgraphMem_attribute attribu
 // Freed memory is not kept, so nothing is trimmed.
 CUresult cuDeviceGraphMemTrim(CUdevice dev) {
   BEGIN(1000);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(dev);
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice dev) {
   BEGIN(100);
   NEED_ARG(out != nullptr);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  *out = simgpu::DefaultPool(dev);
+  NEED_CARD(dev);
+  *out = simgpu::DefaultPool(card);
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice dev) {
   BEGIN(100);
   NEED_ARG(out != nullptr);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  *out = CurrentPool(dev);
+  NEED_CARD(dev);
+  *out = CurrentPool(card);
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
   BEGIN(100);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(dev);
   NEED_ARG(ValidPool(pool));
-  TheDriver().current_pools[static_cast<size_t>(dev)] = pool;
+  TheDriver().current_pools[static_cast<size_t>(card)] = pool;
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
-  BEGIN(5000);
+  BEGIN_UNSAFE(5000);
   NEED_ARG(out != nullptr && props != nullptr);
   NEED(props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE,
        CUDA_ERROR_NOT_SUPPORTED);
-  NEED(props->location.id >= 0 && props->location.id < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(props->location.id);
   auto* p = new CUmemPoolHandle_st;
-  p->card = props->location.id;
+  p->card = card;
   p->props = *props;
   *out = p;
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  BEGIN(5000);
+  BEGIN_UNSAFE(5000);
   NEED_ARG(ValidPool(pool) && pool != TheDriver().default_pools[static_cast<size_t>(pool->card)]);
   if (TheDriver().current_pools[static_cast<size_t>(pool->card)] == pool)
     TheDriver().current_pools[static_cast<size_t>(pool->card)] = nullptr;
@@ -181,7 +190,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t) {
-  BEGIN(1000);
+  BEGIN_UNSAFE(1000);
   NEED_ARG(ValidPool(pool));
   return CUDA_SUCCESS;
 }
@@ -195,7 +204,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc*, size_t) {
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLocation* location) {
   BEGIN(100);
   NEED_ARG(flags != nullptr && location != nullptr && ValidPool(pool));
-  *flags = location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id == pool->card
+  *flags = location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id == simgpu::DeviceOf(pool->card)
                ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;

@@ -21,8 +21,9 @@ CUresult cuStreamCreate(CUstream* out, unsigned int flags) { return cuStreamCrea
 
 CUresult cuStreamDestroy_v2(CUstream s) {
   BEGIN(3000);
-  NEED(s != nullptr && s != CU_STREAM_LEGACY && s != CU_STREAM_PER_THREAD && s->magic == kStreamMagic,
-       CUDA_ERROR_INVALID_HANDLE);
+  NEED(s != nullptr && s != CU_STREAM_LEGACY && s != CU_STREAM_PER_THREAD, CUDA_ERROR_INVALID_HANDLE);
+  NEED(s->magic != kOrphanMagic, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  NEED(s->magic == kStreamMagic, CUDA_ERROR_INVALID_HANDLE);
   if (simgpu::Capturing(s)) {
     s->capture->invalidated = true;
     s->capture->joined.erase(s);
@@ -37,7 +38,7 @@ CUresult cuStreamDestroy(CUstream s) { return cuStreamDestroy_v2(s); }
 CUresult cuEventCreate(CUevent* out, unsigned int flags) {
   BEGIN(Sim().profile().call_host_ns);
   NEED_ARG(out != nullptr && flags <= 7);
-  NEED_CONTEXT();
+  NEED_OWNER();
   auto* e = new CUevent_st;
   e->context = context;
   e->flags = flags;
@@ -96,7 +97,7 @@ namespace {
 
 CUresult Record(simgpu::Call& call, CUevent e, CUstream stream) {
   NEED(simgpu::ValidEvent(e), CUDA_ERROR_INVALID_HANDLE);
-  NEED(e->context == stream->context || e->context->card == stream->context->card, CUDA_ERROR_INVALID_HANDLE);
+  NEED(e->context == simgpu::OwnerOf(stream->context), CUDA_ERROR_INVALID_HANDLE);
   if (simgpu::Capturing(stream)) {
     if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     e->capture = stream->capture;
@@ -201,6 +202,7 @@ ENTRY(cuStreamGetCtx, _ptsz, (CUstream s, CUcontext* out), (s, out)) {
   BEGIN(50);
   NEED_ARG(out != nullptr);
   NEED_STREAM(s);
+  stream->context->converted = true;
   *out = stream->context;
   return CUDA_SUCCESS;
 }
@@ -209,8 +211,9 @@ ENTRY(cuStreamGetCtx_v2, _ptsz, (CUstream s, CUcontext* out, CUgreenCtx* green),
   BEGIN(50);
   NEED_ARG(out != nullptr);
   NEED_STREAM(s);
-  *out = stream->context;
-  if (green != nullptr) *green = nullptr;
+  const bool in_green = stream->context->parent != nullptr;
+  *out = simgpu::OwnerOf(stream->context);
+  if (green != nullptr) *green = in_green ? reinterpret_cast<CUgreenCtx>(stream->context) : nullptr;
   return CUDA_SUCCESS;
 }
 
@@ -218,7 +221,7 @@ ENTRY(cuStreamGetDevice, _ptsz, (CUstream s, CUdevice* out), (s, out)) {
   BEGIN(50);
   NEED_ARG(out != nullptr);
   NEED_STREAM(s);
-  *out = stream->context->card;
+  *out = simgpu::DeviceOf(stream->context->card);
   return CUDA_SUCCESS;
 }
 
@@ -248,7 +251,7 @@ ENTRY(cuStreamGetPriority, _ptsz, (CUstream s, int* out), (s, out)) {
 
 ENTRY(cuStreamAttachMemAsync, _ptsz, (CUstream s, CUdeviceptr p, size_t length, unsigned int flags),
       (s, p, length, flags)) {
-  BEGIN(1000);
+  BEGIN_UNSAFE(1000);
   NEED_STREAM(s);
   (void)length;
   (void)flags;
@@ -322,6 +325,9 @@ CUresult Value(simgpu::Call& call, CUstream stream, bool wait, bool wide, CUdevi
                unsigned flags) {
   NEED_ARG(p != 0 && p % (wide ? 8 : 4) == 0);
   NEED_ARG(simgpu::FindAllocation(p) != nullptr || simgpu::IsPinned(p));
+  // Managed memory and that of pools is refused (H100, driver 580).
+  const simgpu::Allocation* a = simgpu::FindAllocation(p);
+  NEED_ARG(a == nullptr || (a->kind != simgpu::MemoryKind::kManaged && a->kind != simgpu::MemoryKind::kPool));
   Op* op = Sim().NewOp(wait ? OpKind::kWaitValue : OpKind::kWriteValue);
   op->value.address = p;
   op->value.value = value;

@@ -76,13 +76,14 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmem
   BEGIN_UNSAFE(host ? static_cast<int64_t>(size >> 20) * simgpu::TheProfile().vmm_create_host_ns_per_mib
                     : simgpu::TheProfile().vmm_create_ns);
   NEED_ARG(prop->type == CU_MEM_ALLOCATION_TYPE_PINNED);
+  int card = -1;
   if (!host) {
-    NEED(prop->location.id >= 0 && prop->location.id < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-    NEED(Sim().TakeUnmanaged(prop->location.id, size), CUDA_ERROR_OUT_OF_MEMORY);
+    NEED(simgpu::CardOf(prop->location.id, &card), CUDA_ERROR_INVALID_DEVICE);
+    NEED(Sim().TakeUnmanaged(card, size), CUDA_ERROR_OUT_OF_MEMORY);
   }
   auto* h = new PhysicalHandle;
   h->size = size;
-  h->card = host ? -1 : prop->location.id;
+  h->card = card;
   h->props = *prop;
   h->content = simgpu::ContentMap(size);
   Handles().insert(h);

@@ -77,6 +77,8 @@ const Error kErrors[] = {
      "the graph update was not performed because it included changes which violated constraints specific to "
      "instantiated "
      "graph update"},
+    {914, "CUDA_ERROR_INVALID_RESOURCE_TYPE", "invalid resource type"},
+    {915, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", "invalid resource configuration"},
     {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 const Error* Lookup(int code) {

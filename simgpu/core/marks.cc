@@ -289,6 +289,18 @@ bool Simulator::WriteBytes(uint64_t address, const void* in, uint64_t length) {
   return true;
 }
 
+void Simulator::WriteWord(uint64_t address, uint32_t value) {
+  Allocation* a = memory_.InArena(address) ? memory_.Find(address) : nullptr;
+  if (a == nullptr) {
+    WriteBytes(address, &value, sizeof value);
+    return;
+  }
+  Segment g;
+  g.kind = Segment::kFill;
+  g.value = uint64_t{value} << 32 | value;
+  a->content.Assign(address - a->base, address - a->base + sizeof value, g);
+}
+
 uint64_t Simulator::ResidentBytes(uint64_t address, uint64_t length) {
   uint64_t bytes = 0;
   for (uint64_t at = address; at < address + length;) {

@@ -14,6 +14,9 @@ namespace simgpu {
 
 struct Stream;
 
+// Access bit of a word that a kernel uses as an address: its value differs from run to run and changes no result.
+constexpr uint32_t kAddressOnly = 4;
+
 struct Touch {
   uint64_t address, length;
   uint32_t access, object;

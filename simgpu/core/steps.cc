@@ -72,7 +72,8 @@ Simulator::Result Simulator::StepKernel(Stream* s, Op* op, int64_t t) {
   uint64_t digest = op->seed;
   for (const Touch& touch : op->touches) {
     if ((touch.access & 1) != 0) {
-      digest = NoteRead(s, *op, touch.address, touch.length, touch.object, t, end, digest);
+      const uint64_t with = NoteRead(s, *op, touch.address, touch.length, touch.object, t, end, digest);
+      if ((touch.access & kAddressOnly) == 0) digest = with;
     }
   }
   uint64_t output = 0;
@@ -298,7 +299,8 @@ Simulator::Result Simulator::StepWaitValue(Stream* s, Op* op, int64_t t) {
 void Simulator::StepWriteValue(Stream* s, Op* op, int64_t t) {
   (void)s;
   (void)t;
-  WriteBytes(op->value.address, &op->value.value, op->value.wide ? 8 : 4);
+  WriteWord(op->value.address, static_cast<uint32_t>(op->value.value));
+  if (op->value.wide) WriteWord(op->value.address + 4, static_cast<uint32_t>(op->value.value >> 32));
   if (!polling_.empty()) RecheckPolls();
 }
 

@@ -128,7 +128,7 @@ def a_port_in_use_gives_a_warning(a):
             text=True,
         )
         try:
-            assert any(" warning metrics: metrics.listen: '127.0.0.1:" in line for line in agent.stderr)
+            assert any(" warn sluice-agent: metrics.listen: 127.0.0.1:" in line for line in agent.stderr)
         finally:
             agent.kill()
             agent.wait()
@@ -265,6 +265,41 @@ def a_build_in_a_folder_with_a_blank_or_colon_is_preloaded(a):
         r = start(TMPDIR="/proc")
         assert r.returncode == 125 and r.stdout == "", r
         assert "libsluice.so' cannot be preloaded from a path with a blank or colon" in r.stderr, r
+
+
+@test()
+def doctor_names_functions_newer_than_the_hook(a):
+    def findings():
+        lines = a.cli("doctor", check=False).stdout.split("\n")
+        return [
+            (line, lines[i + 1])
+            for i, line in enumerate(lines)
+            if "newer than its" in line or "newer than their" in line
+        ]
+
+    old, new = a.hook(a.allocate("old", 30)), a.hook(a.allocate("new", 30))
+    second = a.hook(a.dir / "alloc/new/agent.sock")
+    for hook in (old, new, second):
+        hook.expect("budget")
+    assert not findings(), "no hook has met such a function"
+    new.command("newer 1")
+    wait_for("the finding", findings)
+    ((what, fix),) = findings()
+    begin = "warn  allocation new: 1 process uses 1 driver function newer than its sluice 0.0.0-fake: "
+    assert what.startswith(begin), what
+    assert (
+        f": pid {new.p.pid} (" in what
+        and "fake_hook" in what
+        and str(second.p.pid) not in what
+        and "outside the budget" in what
+    ), what
+    assert fix.startswith("      fix: ") and "restart" in fix and "older CUDA" in fix, fix
+    second.command("newer 3")
+    wait_for("both processes", lambda: "2 processes use up to 3 driver functions" in findings()[0][0])
+    assert len(findings()) == 1 and str(second.p.pid) in findings()[0][0], findings()
+    new.end()
+    second.end()
+    wait_for("nothing to find of processes that ended", lambda: not findings())
 
 
 @test(gpus=2)

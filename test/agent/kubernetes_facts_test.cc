@@ -108,6 +108,13 @@ TEST_CASE("the plugin's state file is read, and other text gives no GPUs") {
   const PluginCards cards = ReadPluginState(R"({"cards":[{"uuid":"GPU-1","state":"not-offered","detail":"d"},{}]})");
   CHECK(cards.size() == 1);
   CHECK(cards.at("GPU-1").detail == "d");
+  CHECK(OfferProblem(R"({"problem":"no NVML","pciGpus":2,"cards":[]})") == "no NVML");
+  CHECK(OfferProblem(R"({"problem":"no NVML","pciGpus":0,"cards":[]})").empty());  // a node without GPUs
+  CHECK(OfferProblem(R"({"problem":"no NVML"})").empty());                         // of an older plugin
+  CHECK(OfferProblem(R"({"cards":[{"uuid":"GPU-1","state":"not-offered","detail":"d"},
+                                  {"uuid":"GPU-2","state":"healthy","detail":""}]})") == "GPU GPU-1: d");
+  CHECK(OfferProblem("{").empty());
+  CHECK(OfferProblem(R"({"problem":7,"pciGpus":"x"})").empty());
   CHECK(ReadPluginState("{").empty());
   CHECK(ReadPluginState(R"({"cards":7})").empty());
 }

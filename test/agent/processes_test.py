@@ -29,6 +29,20 @@ def killed_parent_with_a_running_child_is_released(a):
 
 
 @test()
+def the_socket_gets_its_folders_label(a):
+    """SELinux: the device plugin labels the folder for containers; a socket without that label refuses them."""
+    label = b"system_u:object_r:container_file_t:s0\0"
+    sock = a.allocate("one", 50)
+    try:
+        os.setxattr(sock.parent, "security.selinux", label)
+    except OSError as error:
+        raise Skipped(f"security.selinux cannot be set here: {error}") from None
+    a.hook(sock)
+    sock.unlink()  # the agent binds another
+    wait_for("the label", lambda: sock.exists() and os.getxattr(sock, "security.selinux") == label)
+
+
+@test()
 def cloned_child_does_not_keep_the_session(a):
     """A child without fork handlers keeps the socket open; the agent watches the process itself."""
     sock = a.allocate("one", 50)

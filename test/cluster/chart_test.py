@@ -1,12 +1,16 @@
 #!/usr/bin/python3
-"""The chart without a cluster: rendered objects of each setting, and their privileges (chart_privilege_cases.py)."""
+"""The chart without a cluster: rendered objects of each setting, on each platform (chart_platform_cases.py,
+chart_release_cases.py), and their
+privileges (chart_privilege_cases.py)."""
 
 import json
 import subprocess
 import unittest
 
 import yaml
-from chart_privilege_cases import Privileges  # noqa: F401  (unittest finds it here)
+from chart_platform_cases import Identities, KubeletFolders, Networks, Nodes  # noqa: F401  (unittest finds them here)
+from chart_privilege_cases import Privileges  # noqa: F401
+from chart_release_cases import Logs, Names, Selectors  # noqa: F401
 from chart_rig import CHART, ROOT, config, containers, node_pod, one, pod_of, render, run
 
 
@@ -118,16 +122,6 @@ class Settings(unittest.TestCase):
         everything = ("scheduler.mode=own", "monitoring.serviceMonitor=true")
         self.assertNotIn("nil", json.dumps(render(*everything)))
 
-    def test_two_listeners_of_a_pod_have_two_ports(self):
-        for setting, words in {
-            "agent.port=9401": "devicePlugin.port: 9401 is also agent.port",
-            "webhook.metricsPort=8443": "webhook.port",
-            "scheduler.metricsPort=8889": "scheduler.port",
-        }.items():
-            result = run("template", "sluice", CHART, "--set", setting)
-            self.assertIn(words, result.stderr)
-            self.assertNotEqual(result.returncode, 0)
-
     def test_names_that_look_like_something_else(self):
         values = ["--set-string", "driver.runtimeClassName=true", "--set-string", "image.pullSecrets[0]=123"]
         text = run("template", "sluice", CHART, *values).stdout
@@ -149,7 +143,8 @@ class Settings(unittest.TestCase):
         # The plugin tells kubelet host paths that it sees itself.
         objects = render(
             "node.hostDir=/data/sluice",
-            "node.kubeletDir=/data/kubelet",
+            "kubelet.rootDir=/data/kubelet",
+            "kubelet.devicePluginDir=/data/kubelet/device-plugins",
             "node.cdiDir=/data/cdi",
             "node.runDir=/data/run",
             "driver.access=own",
@@ -172,7 +167,8 @@ class Settings(unittest.TestCase):
         self.assertIn("/data/kubelet/device-plugins", pod["containers"][0]["args"])
 
     def test_driver_access(self):
-        names = {"auto": "cdi", "nvidia-cdi": "cdi", "nvidia-runtime": "nvidia-runtime", "own": "direct"}
+        # With a RuntimeClass users' pods need it too, unless CDI alone is used.
+        names = {"auto": "nvidia-runtime", "nvidia-cdi": "cdi", "nvidia-runtime": "nvidia-runtime", "own": "direct"}
         for access, webhook in names.items():
             objects = render("driver.access=" + access, "driver.runtimeClassName=nvidia", "driver.root=/opt/driver")
             self.assertEqual(config(objects, "device-plugin.yaml")["driverAccess"], access)

@@ -135,6 +135,7 @@ def values(**more):
         # Nothing outside the cluster's own folders, so that `down` takes all of it away.
         "node.hostDir": f"{state}/node/sluice",
         "node.runDir": run_dir(),
+        "kubelet.rootDir": os.environ["CLUSTER_KUBELET_ROOT"],
         "driver.access": "own",
         "driver.root": f"{gpu}/lib",
         "driver.deviceRoot": f"{gpu}/dev",

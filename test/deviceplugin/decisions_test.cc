@@ -76,6 +76,10 @@ TEST_CASE("the response has constant container paths and the driver access of th
   input.access = DriverAccess::kNvidiaRuntime;
   CHECK(MakeResponse(input).cdi_names.empty());
   CHECK(MakeResponse(input).envs.at("NVIDIA_VISIBLE_DEVICES") == "GPU-a");
+  for (auto access : {DriverAccess::kOwn, DriverAccess::kNvidiaCdi, DriverAccess::kNvidiaRuntime}) {
+    input.access = access;  // the image's own value holds
+    CHECK_FALSE(MakeResponse(input).envs.contains("NVIDIA_DRIVER_CAPABILITIES"));
+  }
 }
 
 using Action = Registration::Action;
@@ -337,7 +341,12 @@ TEST_CASE("settings: unknown keys and bad values are refused with what is accept
   CHECK_THAT(message("pollMs: -3"), ContainsSubstring("50 to 3600000"));
   CHECK_THAT(message("allocDir: here"), ContainsSubstring("absolute path"));
   CHECK_THAT(message("exclude: GPU-a"), ContainsSubstring("list of GPU uuids"));
-  CHECK_THAT(message("metricsAddress: host:99999"), ContainsSubstring("ADDR:PORT"));
+  CHECK_THAT(message("metricsAddress: host:99999"), ContainsSubstring("ADDRESS:PORT"));
+  CHECK(ParseConfig("metricsAddress: '[::]:9401'").ok());
+  CHECK_THAT(message("metricsAddress: '::1:9401'"), ContainsSubstring("[IPV6]:PORT"));
+  CHECK_THAT(message("logFormat: xml"), ContainsSubstring("text, json"));
+  CHECK_THAT(message("logLevel: LOUD"), ContainsSubstring("ERROR, WARN, INFO, DEBUG"));
+  CHECK(ParseConfig("logFormat: json\nlogLevel: debug")->log_format == LogFormat::kJson);
   CHECK_THAT(message("pollMs: 100\npollMs: 200"), ContainsSubstring("twice"));
   CHECK_THAT(message("- 1"), ContainsSubstring("mapping"));
   CHECK_THAT(message("{"), ContainsSubstring("YAML"));

@@ -3,7 +3,7 @@
 //
 //   driver VERSION
 //   hang                         every call blocks while this line exists
-//   card UUID MINOR NUMA [FLAG]  FLAG: lost, mig, exclusive, vgpu, recovery
+//   card UUID MINOR NUMA [FLAG]  FLAG: lost, mig, exclusive, vgpu, recovery, no-size, size-v2
 //   event NUMBER UUID XID        delivered once to each waiter that has not seen a higher NUMBER
 #include <nvml.h>
 #include <poll.h>
@@ -167,9 +167,17 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char* out, unsigned length) 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* out) {
   struct nvmlDevice_st card;
   if (!find(device, &card)) return NVML_ERROR_GPU_IS_LOST;
+  if (!strcmp(card.flag, "no-size") || !strcmp(card.flag, "size-v2")) return NVML_ERROR_NOT_SUPPORTED;
   out->total = 80ull << 30;
   out->free = out->total;
   out->used = 0;
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* out) {
+  struct nvmlDevice_st card;
+  if (!find(device, &card)) return NVML_ERROR_GPU_IS_LOST;
+  if (!strcmp(card.flag, "no-size") || out->version != nvmlMemory_v2) return NVML_ERROR_NOT_SUPPORTED;
+  out->total = 80ull << 30;
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned* out) {

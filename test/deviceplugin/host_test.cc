@@ -130,6 +130,30 @@ TEST_CASE("with SELinux the hook library is labelled for containers") {
                  sizeof(value)) > 0);
 }
 
+TEST_CASE("with SELinux an allocation's folder, file and socket are labelled for containers") {
+  TempDir dir;
+  const std::string label = "system_u:object_r:container_file_t:s0";
+  const Grant grant = Half("GPU-1");
+  // Made before SELinux was switched on, or by a version that labelled nothing. The agent's socket is there.
+  const AllocationStore plain(dir / "alloc", ""), labelled(dir / "alloc", label);
+  REQUIRE(plain.Prepare().ok());
+  const auto old = plain.Create(grant);
+  REQUIRE(old.ok());
+  Put(old->directory + "/agent.sock", "");
+  const auto made = labelled.Create(grant);
+  if (!made.ok()) {
+    CHECK_THAT(std::string(made.status().message()), ContainsSubstring("node.seLinuxType"));
+    CHECK(plain.List()->size() == 1);
+    SKIP("security attributes cannot be set here: " + std::string(made.status().message()));
+  }
+  CHECK(LabelOf(made->directory) == label);
+  CHECK(LabelOf(made->directory + "/allocation.json") == label);
+  CHECK(LabelOf(old->directory).empty());
+  CHECK_FALSE(*labelled.Restore(old->directory, grant.ids));
+  for (const char* name : {"", "/allocation.json", "/agent.sock"}) CHECK(LabelOf(old->directory + name) == label);
+  CHECK(LabelOf(dir / "alloc").empty());  // containers see their own folder alone
+}
+
 TEST_CASE("a hook library folder that is mounted noexec is refused") {
   // A noexec mount of this machine, such as /sys, /proc or /dev/shm. Nothing is written before the check.
   std::ifstream mounts("/proc/self/mounts");

@@ -20,10 +20,11 @@
 namespace sluice::deviceplugin {
 
 PluginProcess::PluginProcess(std::string root) : root_(std::move(root)) {
-  for (const char* dir : {"kubelet/device-plugins", "src", "dev", "alloc"})
+  for (const char* dir : {"kubelet/device-plugins", "src", "dev", "driver", "alloc"})
     std::filesystem::create_directories(Path(dir));
   std::ofstream(Path("src/libsluice.so")) << "shim";
   std::ofstream(Path("src/libsluice_engine.so")) << "engine";
+  std::ofstream(Path("driver/libcuda.so.1")) << "libcuda";
   WriteCards("");
   Configure("");
 }
@@ -33,15 +34,26 @@ PluginProcess::~PluginProcess() {
 }
 
 void PluginProcess::Configure(const std::string& yaml) {
-  std::string text = "allocDir: " + Path("alloc") + "\nlibDir: " + Path("lib") + "\nlibrarySource: " + Path("src") +
-                     "\ncdiDir: " + cdi_dir_ + "\ncdiSearchDirs: [" + cdi_dir_ + ", " + Path("nvidia-cdi") +
-                     "]\nstateFile: " + Path("run/plugin.json") +
-                     "\nnvmlLibrary: " SLUICE_FAKE_NVML_LIBRARY "\nsysRoot: " + Path("sys") +
-                     "\ndriverRoot: " + Path("driver") + "\ndeviceRoot: " + Path("dev") + "\n";
-  if (yaml.find("driverAccess") == std::string::npos) text += "driverAccess: own\n";
-  if (yaml.find("pollMs") == std::string::npos) text += "pollMs: 50\n";
-  if (!WriteFileAtomically(Path("config.yaml"), text + yaml, Durable::kNo).ok())
-    throw std::runtime_error("config.yaml");
+  const std::pair<const char*, std::string> usual[] = {
+      {"allocDir", Path("alloc")},
+      {"libDir", Path("lib")},
+      {"librarySource", Path("src")},
+      {"cdiDir", cdi_dir_},
+      {"cdiSearchDirs", "[" + cdi_dir_ + ", " + Path("nvidia-cdi") + "]"},
+      {"stateFile", Path("run/plugin.json")},
+      {"nvmlLibrary", SLUICE_FAKE_NVML_LIBRARY},
+      {"sysRoot", Path("sys")},
+      {"driverRoot", Path("driver")},
+      {"deviceRoot", Path("dev")},
+      {"driverAccess", "own"},
+      {"logFormat", "json"},
+      {"pollMs", "50"},
+  };
+  std::string text = yaml;
+  for (const auto& [key, value] : usual) {
+    if (yaml.find(std::string(key) + ":") == std::string::npos) text += std::string(key) + ": " + value + "\n";
+  }
+  if (!WriteFileAtomically(Path("config.yaml"), text, Durable::kNo).ok()) throw std::runtime_error("config.yaml");
 }
 
 void PluginProcess::WriteCards(const std::string& lines) {

@@ -22,7 +22,7 @@ class PluginProcess {
   explicit PluginProcess(std::string root);
   ~PluginProcess();
 
-  // Extra YAML lines, after those that set every path below root.
+  // YAML lines, besides the usual ones of other keys, which set every path below root.
   void Configure(const std::string& yaml);
   // For a container runtime that reads only one folder.
   void UseCdiDir(const std::string& path) { cdi_dir_ = path; }

@@ -308,37 +308,5 @@ TEST_CASE("an init container's units pass to the next container, and both direct
   CHECK(Text(wide.status) == "ok");
 }
 
-TEST_CASE("CDI specs follow changes of the driver") {
-  Rig rig(1, "");
-  const auto names = [&](const std::string& library) {
-    return ReadFile(rig.plugin.Path("cdi/sluice.dev-gpu_GPU-0.json"))->find(library) != std::string::npos;
-  };
-  fs::create_directory(rig.plugin.Path("driver"));
-  for (const char* name : {"driver/libcuda.so.580.1", "driver/libcuda.so.1"})
-    std::ofstream(rig.plugin.Path(name)) << "x";
-  CHECK(rig.kubelet.Await([&] { return names("libcuda.so.580.1"); }));
-  fs::rename(rig.plugin.Path("driver/libcuda.so.580.1"), rig.plugin.Path("driver/libcuda.so.581.2"));
-  CHECK(rig.kubelet.Await([&] { return names("libcuda.so.581.2") && !names("libcuda.so.580.1"); }));
-}
-
-TEST_CASE("driver access follows the setting, and auto finds NVIDIA's CDI specs") {
-  Rig rig(1, "driverAccess: auto\n");
-  CHECK(rig.kubelet.Admit("uid-1", "main", 10).response.cdi_devices(0).name() == "sluice.dev/gpu=GPU-0");
-  rig.plugin.Configure("driverAccess: nvidia-cdi\n");
-  REQUIRE(rig.kubelet.Await([&] { return rig.plugin.Log().find("nvidia-cdi (set)") != std::string::npos; }));
-  CHECK_THAT(Text(rig.kubelet.Admit("uid-2", "main", 10).status), ContainsSubstring("nvidia-ctk cdi generate"));
-  fs::create_directory(rig.plugin.Path("nvidia-cdi"));
-  std::ofstream(rig.plugin.Path("nvidia-cdi/nvidia.yaml"))
-      << "cdiVersion: 0.5.0\ncontainerEdits: {}\ndevices:\n- containerEdits: {}\n  name: GPU-0\nkind: nvidia.com/gpu\n";
-  rig.plugin.Configure("driverAccess: auto\n");
-  REQUIRE(rig.kubelet.Await([&] { return rig.plugin.Log().find("nvidia-cdi (auto") != std::string::npos; }));
-  CHECK(rig.kubelet.Admit("uid-3", "main", 10).response.cdi_devices(0).name() == "nvidia.com/gpu=GPU-0");
-  rig.plugin.Configure("driverAccess: nvidia-runtime\n");
-  REQUIRE(rig.kubelet.Await([&] { return rig.plugin.Log().find("nvidia-runtime (set)") != std::string::npos; }));
-  const Admitted pod = rig.kubelet.Admit("uid-4", "main", 10);
-  CHECK(pod.response.cdi_devices_size() == 0);
-  CHECK(pod.response.envs().at("NVIDIA_VISIBLE_DEVICES") == "GPU-0");
-}
-
 }  // namespace
 }  // namespace sluice::deviceplugin

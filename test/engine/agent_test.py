@@ -8,7 +8,18 @@ import sys
 import tempfile
 import time
 
-from engine_agent import LAUNCHES, LIVE_BYTES, Agent, budget_frame, counter, gpu_uuid, welcome
+from engine_agent import (
+    LAUNCHES,
+    LIVE_BYTES,
+    TOKEN_REQUEST,
+    Agent,
+    budget_frame,
+    counter,
+    gpu_uuid,
+    grant_frame,
+    token_of,
+    welcome,
+)
 from engine_rig import MIB, SMALL, expect, main, run, test
 
 
@@ -112,6 +123,34 @@ def a_launch_waits_for_a_share_that_is_being_raised():
             evicted.append(run("budget_raised_between_launches", share, env=env).figure("evicted_bytes"))
     os.setpriority(os.PRIO_PROCESS, 0, before)
     expect(0 in evicted, "nothing is evicted", str(evicted))
+
+
+@test
+def a_kernel_on_several_gpus_awaits_the_time_slice_of_each():
+    """Both GPUs' tokens are requested for it, and with none granted nothing runs for a while."""
+    first = gpu_uuid()
+    uuids = [first, first[:-1] + b"1"]
+    asked = []
+
+    def talk(peer):
+        welcome(peer)
+        for generation, uuid in enumerate(uuids, 5):
+            peer.send(budget_frame(uuid, 2 << 30, 2 << 30, 1 << 34, generation, tokens=1))
+        number = 0
+        while message := peer.recv(256):
+            if struct.unpack_from("<H", message, 6)[0] != TOKEN_REQUEST:
+                continue
+            number += 1
+            asked.append(token_of(message))
+            peer.send(grant_frame(token_of(message), number, 2_000_000, 2_000_000_000))
+
+    expected = run("parts_await_their_time_slices", profile="two-gpu").out
+    with tempfile.TemporaryDirectory() as folder:
+        Agent(f"{folder}/agent.sock", talk)
+        env = {"SLUICE_SOCKET": f"{folder}/agent.sock"}
+        hooked = run("parts_await_their_time_slices", 2 << 30, profile="two-gpu", env=env)
+    expect(hooked.out == expected, "results differ", str(hooked))
+    expect(all(asked.count(uuid) > 1 for uuid in uuids), "both GPUs' tokens are requested again and again", str(asked))
 
 
 if __name__ == "__main__":

@@ -191,3 +191,115 @@ SCENARIO(threads_end_with_default_streams) {
     }).join();
   });
 }
+
+namespace {
+
+CUgreenCtx MakeGreen(int device) {
+  CUdevResource all{}, part{};
+  unsigned count = 1;
+  OK(cuDeviceGetDevResource(device, &all, CU_DEV_RESOURCE_TYPE_SM));
+  OK(cuDevSmResourceSplitByCount(&part, &count, &all, nullptr, 0, 16));
+  CUdevResourceDesc description = nullptr;
+  OK(cuDevResourceGenerateDesc(&description, &part, 1));
+  CUgreenCtx green = nullptr;
+  OK(cuGreenCtxCreate(&green, description, device, CU_GREEN_CTX_DEFAULT_STREAM));
+  return green;
+}
+CUstream GreenStream(CUgreenCtx green) {
+  CUstream s = nullptr;
+  OK(cuGreenCtxStreamCreate(&s, green, CU_STREAM_NON_BLOCKING, 0));
+  return s;
+}
+
+}  // namespace
+
+// Work on a green context's stream, while the primary context is current or the green one.
+SCENARIO(green_contexts) {
+  Card card(0);
+  const CUgreenCtx green = MakeGreen(0);
+  CUstream stream = GreenStream(green);
+  FreeUnderCopies(card, [&](const std::function<void(CUstream)>& run) { run(stream); });
+  CUcontext converted = nullptr;
+  OK(cuCtxFromGreenCtx(&converted, green));
+  FreeUnderCopies(card, [&](const std::function<void(CUstream)>& run) {
+    OK(cuCtxSetCurrent(converted));
+    run(CU_STREAM_LEGACY);
+    OK(cuCtxSetCurrent(card.context));
+  });
+  // Its end waits for nothing.
+  FreeUnderCopies(card, [&](const std::function<void(CUstream)>& run) {
+    const CUgreenCtx ending = MakeGreen(0);
+    CUstream last = GreenStream(ending);
+    run(last);
+    OK(cuStreamDestroy(last));
+    OK(cuGreenCtxDestroy(ending));
+  });
+  const CUdeviceptr used = Alloc(64 * kMiB);
+  card.Named(stream, {Update(used, 64 * kMiB, 1)});
+  ExpectReuse(card, stream, kGiB);
+  PrintDigest("used", used, 64 * kMiB);
+  OK(cuStreamDestroy(stream));
+  OK(cuGreenCtxDestroy(green));
+  FreeUnderCopies(card, [&](const std::function<void(CUstream)>& run) { run(card.Stream()); });
+}
+
+// Memory that is allocated in the order of a green context's stream, or while the green context is current, counts, and
+// moves under pressure.
+SCENARIO(green_contexts_count) {
+  Card card(0);
+  const CUgreenCtx green = MakeGreen(0);
+  CUstream stream = GreenStream(green);
+  CUcontext converted = nullptr;
+  OK(cuCtxFromGreenCtx(&converted, green));
+  size_t before = 0, after = 0, total = 0;
+  OK(cuMemGetInfo(&before, &total));
+  std::vector<CUdeviceptr> blocks(20);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    OK(cuCtxSetCurrent(i % 2 ? converted : card.context));
+    if (i % 3 == 0) {
+      OK(cuMemAlloc(&blocks[i], 128 * kMiB));
+    } else {
+      OK(cuMemAllocAsync(&blocks[i], 128 * kMiB, stream));
+    }
+    card.Named(stream, {Write(blocks[i], 128 * kMiB, static_cast<uint32_t>(i) + 1)});
+  }
+  OK(cuCtxSetCurrent(card.context));
+  OK(cuMemGetInfo(&after, &total));
+  const size_t taken = 20 * 128 * kMiB;
+  EXPECT(after <= (before > taken ? before - taken : 0) + 64 * kMiB);
+  for (int round = 0; round < 2; ++round) {
+    for (size_t i = 0; i < blocks.size(); ++i)
+      card.Named(stream, {Update(blocks[i], 128 * kMiB, static_cast<uint32_t>(i) + 1)});
+  }
+  CUevent event = nullptr;
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  OK(cuGreenCtxRecordEvent(green, event));
+  OK(cuStreamDestroy(stream));
+  OK(cuGreenCtxDestroy(green));
+  OK(cuEventSynchronize(event));  // it outlives the green context
+  for (const CUdeviceptr block : blocks) PrintDigest("block", block, 128 * kMiB);
+}
+
+// A context that is named instead of current: its work is known to be done, and freed memory is given back.
+SCENARIO(synchronize_a_named_context) {
+  Card first(0);
+  CUstream stream = first.Stream();
+  const CUdeviceptr used = Alloc(64 * kMiB);
+  Card second(1);
+  for (int i = 0; i < 8; ++i) {
+    OK(cuCtxSetCurrent(first.context));
+    const CUdeviceptr block = Alloc(kGiB);
+    first.Named(stream, {Update(block, 64 * kMiB, 2), Update(used, 64 * kMiB, 1)});
+    OK(cuMemFreeAsync(block, stream));
+    OK(cuCtxSetCurrent(second.context));
+    OK(cuCtxSynchronize_v2(first.context));
+    EXPECT(cuStreamQuery(stream) == CUDA_SUCCESS);
+    const auto stats = first.Stats(0);
+    const uint64_t held = stats.managed_requested_bytes + stats.unmanaged_bytes;
+    std::fprintf(stderr, "held %" PRIu64 " MiB\n", held / kMiB);
+    if (Budget() != 0) EXPECT(held <= 512 * kMiB);
+  }
+  EXPECT(cuCtxSynchronize_v2(reinterpret_cast<CUcontext>(&first)) == CUDA_ERROR_INVALID_CONTEXT);
+  OK(cuCtxSetCurrent(first.context));
+  PrintDigest("used", used, 64 * kMiB);
+}

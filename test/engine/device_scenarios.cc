@@ -297,3 +297,41 @@ SCENARIO(endless_launches) {
     if (i % 16 == 0) OK(cuStreamSynchronize(s));
   }
 }
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+// One kernel on two GPUs, again and again, and nothing else.
+SCENARIO(parts_await_their_time_slices) {
+  struct DevicePart {
+    Card* card;
+    CUstream stream;
+    CUfunction function;
+    uint64_t p, bytes;
+    void* params[2];
+  };
+  std::array<DevicePart, 2> parts{};
+  std::array<CUDA_LAUNCH_PARAMS, 2> list{};
+  for (size_t d = 0; d < parts.size(); ++d) {
+    DevicePart& part = parts.at(d);
+    part.card = new Card(static_cast<int>(d));
+    part.stream = part.card->Stream();
+    CUmodule module = nullptr;
+    OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel together params 8,8 ns 200000\nwrite p0 0 p1\n"));
+    OK(cuModuleGetFunction(&part.function, module, "together"));
+    part.p = Alloc(kMiB);
+    part.bytes = kMiB;
+    part.params[0] = &part.p;
+    part.params[1] = &part.bytes;
+    CUDA_LAUNCH_PARAMS& p = list.at(d);
+    p.function = part.function;
+    p.gridDimX = p.gridDimY = p.gridDimZ = p.blockDimX = p.blockDimY = p.blockDimZ = 1;
+    p.hStream = part.stream;
+    p.kernelParams = part.params;
+  }
+  for (int i = 0; i < 50; ++i) {
+    OK(cuLaunchCooperativeKernelMultiDevice(list.data(), 2, 0));
+    for (const DevicePart& part : parts) OK(cuStreamSynchronize(part.stream));
+  }
+  for (const DevicePart& part : parts) PrintDigest("part", part.p, kMiB);
+}
+#pragma GCC diagnostic pop

@@ -41,26 +41,43 @@ def gpu_uuid():
     return re.search(r"GPU-[0-9a-f-]+", run("vmm_memory_counts", SMALL).err)[0].encode()
 
 
-def frame(kind, body, seq):
-    return (struct.pack("<IBBHQ", 0x43494C53, 1, 0, kind, seq) + body).ljust(256, b"\0")
+def frame(kind, body, seq, minor=0):
+    return (struct.pack("<IBBHQ", 0x43494C53, 1, minor, kind, seq) + body).ljust(256, b"\0")
 
 
-def budget_frame(uuid, budget, guaranteed, host, generation, factor=0):
-    return frame(
-        4,
-        struct.pack("<48sQQQQQIIBBBB", uuid, budget, guaranteed, 0, host, generation, 10**6, 10**6, factor, 2, 1, 0),
-        generation,
-    )
+def budget_frame(uuid, budget, guaranteed, host, generation, factor=0, granted=None, tokens=0):
+    """`granted`: the bytes of the process's lease; None: the frame of an agent that is older than leases."""
+    values = (budget, guaranteed, 0, host, generation, 10**6, 10**6, factor, 2, 1, 0, tokens)
+    body = struct.pack("<48sQQQQQIIBBBBB", uuid, *values)
+    if granted is None:
+        return frame(4, body, generation)
+    return frame(4, body + struct.pack("<BBBI4xQ", 1, 0, 0, 1, granted), generation, minor=1)
 
 
-def welcome(peer):
-    """Answers HELLO; returns the descriptor of the counters' page that the hook was given."""
-    peer.recv(256)
+TOKEN_REQUEST, TOKEN_GRANT = 5, 6
+
+
+def token_of(message):
+    """The GPU that a token message is about."""
+    return message[16:64].split(b"\0")[0]
+
+
+def grant_frame(uuid, number, quantum_ns, lease_ns):
+    return frame(TOKEN_GRANT, struct.pack("<48sQQQQQII", uuid, quantum_ns, lease_ns, 0, 0, number, 0, 0), number)
+
+
+def memory_frame(uuid, request, granted, total, processes):
+    return frame(13, struct.pack("<48sQQQQQII", uuid, request, 0, granted, 0, total, processes, 0), 1, minor=1)
+
+
+def welcome(peer, minor=0, hello=None):
+    """Answers HELLO, which `hello` is if it was read; returns the descriptor of the page that the hook was given."""
+    hello or peer.recv(256)
     page = os.memfd_create("page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.truncate(page, PAGE_BYTES)
     fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     body = b"test".ljust(32, b"\0") + b"late".ljust(64, b"\0") + struct.pack("<II", 1, 0)
-    socket.send_fds(peer, [frame(2, body, 1)], [page])
+    socket.send_fds(peer, [frame(2, body, 1, minor)], [page])
     return page
 
 

@@ -107,7 +107,7 @@ SCENARIO(stream_ordered_free_beside_a_capture) {
   OK(cuStreamSynchronize(user));
   std::thread([&] {
     OK(cuCtxSetCurrent(card.context));
-    OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
   }).join();
   Print("free", static_cast<uint64_t>(cuMemFreeAsync(small, user)));
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -310,4 +310,66 @@ SCENARIO(launches_of_a_late_destructor) {
     late.stream = card.Stream();
     late.Launch(48);
   }).join();
+}
+
+namespace {
+
+// A profiler with callbacks inside the driver's calls, as CUPTI's are.
+struct Profiler {
+  Card* card;
+  CUstream same, other;
+  CUdeviceptr counters;
+  CUevent event;
+  void* host;
+  uint64_t callbacks = 0;
+  static void OnCall(const char* call, void* data) {
+    auto* const self = static_cast<Profiler*>(data);
+    const std::string name = call;
+    if (name != "cuLaunchKernel" && name != "cuMemcpyDtoDAsync_v2" && name != "cuMemsetD8Async") return;
+    ++self->callbacks;
+    // On the stream of the call that it reports, and on another one.
+    uint32_t number = 0;
+    for (CUstream stream : {self->same, self->other}) {
+      const CUdeviceptr counters = self->counters + number * 64 * 1024;
+      self->card->Named(stream, {Update(counters, 4096, 100 + number)});
+      OK(cuMemcpyDtoHAsync(static_cast<char*>(self->host) + number * 4096, counters, 4096, stream));
+      OK(cuMemsetD8Async(counters + 8192, 1, 4096, stream));
+      OK(cuEventRecord(self->event, stream));
+      ++number;
+    }
+    OK(cuStreamSynchronize(self->other));
+    CUdeviceptr block = 0;
+    OK(cuMemAlloc(&block, 4 * kMiB));
+    OK(cuMemsetD8Async(block, 2, 4 * kMiB, self->other));
+    OK(cuMemFreeAsync(block, self->other));
+  }
+};
+
+}  // namespace
+
+// Launches, copies and allocations from inside a launch or a copy must not wait for the call that they are in.
+SCENARIO(calls_from_a_profiler_inside_a_call) {
+  Card card;
+  Profiler profiler{&card, card.Stream(), card.Stream(), Alloc(kMiB), nullptr, nullptr};
+  OK(cuEventCreate(&profiler.event, CU_EVENT_DISABLE_TIMING));
+  OK(cuMemHostAlloc(&profiler.host, 8192, 0));
+  std::vector<CUdeviceptr> blocks(24);
+  for (CUdeviceptr& block : blocks) block = Alloc(64 * kMiB);
+  for (int round = 0; round < 6; ++round) {
+    // The launch that is told what to touch is the profiler's if it makes one: the blocks are moved by copies.
+    simgpu_on_call(&Profiler::OnCall, &profiler);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      if (round == 0) {
+        OK(cuMemsetD8Async(blocks[i], static_cast<unsigned char>(i), 64 * kMiB, profiler.same));
+      } else {
+        OK(cuMemcpyDtoDAsync(blocks[i], blocks[(i + 1) % blocks.size()], 64 * kMiB, profiler.same));
+      }
+      uint64_t nothing = 0;
+      void* params[] = {&nothing};
+      OK(cuLaunchKernel(card.empty, 1, 1, 1, 1, 1, 1, 0, profiler.same, params, nullptr));
+    }
+    simgpu_on_call(nullptr, nullptr);
+  }
+  EXPECT(profiler.callbacks >= 6 * 2 * blocks.size());
+  for (const CUdeviceptr block : blocks) PrintDigest("block", block, 64 * kMiB);
 }

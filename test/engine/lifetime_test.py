@@ -20,6 +20,10 @@ scenario("advice_ends_with_its_memory", pressed=None)
 scenario("frees_that_the_driver_refuses", evicts=False)
 scenario("memory_info_with_one_output", evicts=False)
 scenario("launches_of_a_late_destructor", modes=ALL_MODES)
+scenario("green_contexts", pressed=None)
+scenario("green_contexts_count")
+scenario("calls_from_a_profiler_inside_a_call", modes=ALL_MODES)
+scenario("synchronize_a_named_context", profile="two-gpu", pressed=None)
 for name in (
     "copies_on_a_stream_of_another_gpu",
     "memory_freed_beside_another_gpu",

@@ -286,3 +286,95 @@ SCENARIO(ipc_export) {
   const CUresult first = cuIpcGetMemHandle(&handle, p), second = cuIpcGetMemHandle(&handle, p);
   std::fprintf(stderr, "codes %d %d\n", first, second);
 }
+
+// The program discards its managed memory, prefetches it and writes it, while other memory is evicted around it.
+SCENARIO(discards_of_the_program_under_pressure) {
+  Card card;
+  CUstream s = card.Stream(), t = card.Stream();
+  constexpr uint64_t kBytes = 96 * kMiB;
+  const CUdeviceptr own = card.Managed(kBytes);
+  std::vector<CUdeviceptr> others;
+  for (int i = 0; i < 8; ++i) others.push_back(Alloc(kBytes));
+  for (uint32_t step = 0; step < 6; ++step) {
+    card.Named(s, {Write(own, kBytes, 100 + step)});
+    for (uint32_t i = 0; i < 8; ++i) card.Named(t, {Write(others[i], kBytes, step * 10 + i + 1)});
+    OK(cuStreamSynchronize(t));
+    PrintDigest("own", own, kBytes);
+    card.Discard(s, own, kBytes);
+    card.Prefetch(s, own, kBytes, true);
+    size_t bytes = kBytes, first = 0;
+    CUdeviceptr at = own;
+    CUmemLocation there{};
+    there.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    OK(cuMemDiscardAndPrefetchBatchAsync(&at, &bytes, 1, &there, &first, 1, 0, s));
+    OK(cuMemPrefetchBatchAsync(&at, &bytes, 1, &there, &first, 1, 0, s));
+  }
+  OK(cuCtxSynchronize());
+}
+
+// What the driver refuses in device memory (H100, driver 580) is refused in memory that is managed here, too.
+SCENARIO(calls_that_need_managed_memory) {
+  Card card;
+  CUstream s = card.Stream();
+  CUdeviceptr plain = Alloc(64 * kMiB), own = card.Managed(64 * kMiB);
+  CUmemLocation there{};
+  there.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  for (CUdeviceptr at : {plain, own}) {
+    size_t bytes = 4 * kMiB, none = 0, much = 128 * kMiB, first = 0;
+    std::printf(
+        "prefetch %d advise %d discard %d, of nothing %d, of too much %d, on the legacy stream %d, both %d\n",
+        cuMemPrefetchAsync(at, bytes, there, 0, s), cuMemAdvise(at, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, there),
+        cuMemDiscardBatchAsync(&at, &bytes, 1, 0, s), cuMemDiscardBatchAsync(&at, &none, 1, 0, s),
+        cuMemDiscardBatchAsync(&at, &much, 1, 0, s), cuMemDiscardBatchAsync(&at, &bytes, 1, 0, CU_STREAM_LEGACY),
+        cuMemDiscardAndPrefetchBatchAsync(&at, &bytes, 1, &there, &first, 1, 0, s));
+    OK(cuStreamSynchronize(s));
+  }
+  // Each yes or no is an int; memory of a pool belongs to no context.
+  CUdeviceptr ordered = 0;
+  OK(cuMemAllocAsync(&ordered, 64 * kMiB, s));
+  for (const CUdeviceptr at : {plain, own, ordered}) {
+    int managed = -1, mapped = -1, direct = -1, syncs = -1;
+    CUcontext context = nullptr;
+    OK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at));
+    OK(cuPointerGetAttribute(&mapped, CU_POINTER_ATTRIBUTE_MAPPED, at));
+    OK(cuPointerGetAttribute(&direct, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, at));
+    OK(cuPointerGetAttribute(&syncs, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
+    CUpointer_attribute name = CU_POINTER_ATTRIBUTE_CONTEXT;
+    void* value = &context;
+    OK(cuPointerGetAttributes(1, &name, &value, at));
+    const bool is_int = direct == 0 || direct == 1;  // hooked memory says 0: no other process can open it
+    std::printf("managed %d mapped %d direct %d syncs %d context %d\n", managed, mapped, is_int, syncs,
+                context == nullptr        ? 0
+                : context == card.context ? 1
+                                          : 2);
+  }
+}
+
+// Values that streams write into device memory and wait for: large blocks are managed memory here, where the driver
+// refuses both.
+SCENARIO(stream_values_in_device_memory) {
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr word = Alloc(1024), large = Alloc(64 * kMiB), other = Alloc(800 * kMiB);
+  OK(cuMemsetD8(word, 0, 1024));
+  OK(cuMemsetD8(large, 0, 64 * kMiB));
+  card.Launch(s, {Write(other, 800 * kMiB)});
+  OK(cuStreamWriteValue32(s, word, 7, 0));
+  OK(cuStreamWaitValue32(s, word, 7, CU_STREAM_WAIT_VALUE_EQ));
+  OK(cuStreamWriteValue64(s, word + 8, 1ull << 40, 0));
+  OK(cuStreamWaitValue64(s, word + 8, 1ull << 40, CU_STREAM_WAIT_VALUE_GEQ));
+  OK(cuStreamWriteValue32(s, large + 4096, 8, 0));
+  OK(cuStreamWriteValue64(s, large + 8192, (1ull << 40) + 3, 0));
+  CUstreamBatchMemOpParams list[2]{};
+  list[0].writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_32, large + 16, {9}, 0, 0};
+  list[1].writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_32, word + 16, {10}, 0, 0};
+  OK(cuStreamBatchMemOp(s, 2, list, 0));
+  OK(cuStreamSynchronize(s));
+  uint32_t values[3] = {};
+  uint64_t wide = 0;
+  OK(cuMemcpyDtoH(&values[0], large + 4096, 4));
+  OK(cuMemcpyDtoH(&values[1], large + 16, 4));
+  OK(cuMemcpyDtoH(&values[2], word + 16, 4));
+  OK(cuMemcpyDtoH(&wide, large + 8192, 8));
+  std::printf("values %u %u %u %llu\n", values[0], values[1], values[2], static_cast<unsigned long long>(wide));
+}

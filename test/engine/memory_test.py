@@ -17,6 +17,10 @@ scenario("unmanaged_memory_makes_room")
 scenario("context_limits", of="context_limits_count", evicts=False)
 scenario("ends_with_its_context", of="unmanaged_memory_ends_with_its_context", evicts=False)
 scenario("prefetched_by_the_program", of="prefetches_of_the_program_keep_the_budget")
+scenario("discards_of_the_program_under_pressure", pressed=512 * MIB)
+scenario("calls_that_need_managed_memory", pressed=256 * MIB, evicts=False)
+# Words of small blocks are device memory even in a small budget.
+scenario("stream_values_in_device_memory", pressed=96 * MIB, evicts=False)
 
 
 @test

@@ -4,8 +4,10 @@ stderr is closed, full or another file; descriptors are reused; exit() runs in a
 
 import os
 import pathlib
+import struct
 import sys
 import tempfile
+import threading
 
 from engine_agent import Agent, budget_frame, gpu_uuid, welcome
 from engine_rig import SMALL, expect, main, run, same, scenario, skip_if_sanitized, test
@@ -83,19 +85,22 @@ def forked_child_asks_nvml():
     skip_if_sanitized("the shim answers NVML's functions")
     pages, uuid = [], gpu_uuid()
 
-    def talk(peer):
-        pages.append(welcome(peer))
+    def serve(peer):
+        hello = peer.recv(256)
+        if not hello or struct.unpack_from("<I", hello, 20)[0] & 2:  # it only looks, and gets no answer here
+            return peer.close()
+        pages.append(welcome(peer, hello=hello))
         peer.send(budget_frame(uuid, SMALL, SMALL, 1 << 40, 5))
         while peer.recv(256):
             pass
 
     with tempfile.TemporaryDirectory() as folder:
-        Agent(f"{folder}/agent.sock", talk)
+        Agent(f"{folder}/agent.sock", lambda peer: threading.Thread(target=serve, args=(peer,), daemon=True).start())
         # With this state the simulated GPU's lock is shared by processes: a child waits for its parent's thread, not
         # for a copy of its lock.
         env = {"SLUICE_SOCKET": f"{folder}/agent.sock", "SIMGPU_STATE": f"{folder}/card"}
         hooked = run("forked_child_asks_nvml", SMALL, env=env, seconds=170)
-    expect(len(pages) == 1, "the children do not connect to the agent", str(hooked))
+    expect(len(pages) == 1, "the children do not attach to the agent", str(hooked))
     expect(len(hooked.lines()) == 1, "the children log no exit line", hooked.err)
 
 

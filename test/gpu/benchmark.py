@@ -1,9 +1,9 @@
 """The benchmark rows of test/gpu/run: variants run in turn, and their ratio."""
 
+import contextlib
 import statistics
 import sys
 
-import guard
 from session import GIB, close_enough, why_failed
 
 
@@ -39,10 +39,11 @@ def benchmark(session, bench):
                         probe = session.start(bench["command"], {}, f"{bench['name']}: live bytes")
                         session.live[bench["live"]] = (probe["result"] or {}).get("live_bytes", 4 * GIB)
                     budget = int(session.live[bench["live"]] * variant["fraction"])
-                env = session.hook(budget, env)
-            elif variant.get("guarded"):
-                env |= guard.variables(session.nvml, 0)
-            run = session.start(variant.get("command", bench["command"]), env, f"{bench['name']}: {name} #{number}")
+            # One program at a time: it may use the whole allowance.
+            is_guarded = variant.get("hook") or variant.get("guarded")
+            with session.allowance.share() if is_guarded else contextlib.nullcontext({}) as limit:
+                env = session.hook(budget, env, limit) if variant.get("hook") else {**env, **limit}
+                run = session.start(variant.get("command", bench["command"]), env, f"{bench['name']}: {name} #{number}")
             if run["result"] is None or run["status"] != 0 or "skipped" in run["result"]:
                 skipped = (run["result"] or {}).get("skipped")
                 entry["errors"].append(f"{name}: {skipped or why_failed(run)}")

@@ -63,17 +63,32 @@ def correctness(session):
             row["command"], row.get("env", {}), f"{row['name']}: unhooked", row.get("seconds", 60)
         )
 
-    def hooked(row, mode, running):
+    def hooked(row, mode):
+        """Runs once the row's managed memory is free: the whole allowance where it runs alone. The run is None if the
+        time is over, and a text if it is refused."""
         # Without its cache PyTorch keeps no figure of live bytes.
         live = unhooked_runs[row["live_of"] if row.get("live_of") in unhooked_runs else row["name"]]["result"][
             "live_bytes"
         ]
         budget = row.get("budget") or (int(live * 1.5) + GIB if mode == "full" else int(live * 0.6))
-        env = {**row.get("env", {}), **session.hook(budget, row.get("hooked_env", {}), running)}
-        return row, budget, session.start(row["command"], env, f"{row['name']}: {mode}", row.get("seconds", 60))
+        each = None if row.get("alone") else int(row["managed_gib"] * GIB)
+        try:
+            with session.allowance.share(each, row.get("processes", 1)) as limit:
+                if session.left() <= 15:
+                    return row, budget, None
+                env = {**row.get("env", {}), **session.hook(budget, row.get("hooked_env", {}), limit)}
+                run = session.start(row["command"], env, f"{row['name']}: {mode}", row.get("seconds", 60))
+                return row, budget, run
+        except guard.Refused as refused:
+            return row, budget, f"not run: {refused}"
 
     def finish(row, mode, budget, run):
+        """False if it did not run."""
         entry = entries[row["name"]]
+        if run is None or isinstance(run, str):
+            entry[mode] = run or "not run: out of time"
+            print(f"{row['name']}: {mode}: {entry[mode]}", file=sys.stderr, flush=True)
+            return False
         entry[mode] = judge(session, row, unhooked_runs[row["name"]], run, mode)
         entry[f"{mode}_budget"] = budget
         entry[f"{mode}_in_gib"], entry[f"{mode}_out_gib"] = run["in_gib"], run["out_gib"]
@@ -81,6 +96,7 @@ def correctness(session):
             entry[f"{mode}_step_ms"] = statistics.median(run["result"]["step_ms"][1:] or run["result"]["step_ms"])
         print(f"{row['name']}: {mode}: {entry[mode]}", file=sys.stderr, flush=True)
         session.save()
+        return True
 
     with concurrent.futures.ThreadPoolExecutor(PARALLEL) as pool:
         for row, run in pool.map(unhooked, [r for r in todo if session.left() > 15]):
@@ -103,8 +119,9 @@ def correctness(session):
                 continue
             baseline = guard.settle(session.nvml)
             with guard.Sampler(session.nvml, baseline) as sampler:
-                _, budget, run = hooked(row, mode, 1)
-            finish(row, mode, budget, run)
+                _, budget, run = hooked(row, mode)
+            if not finish(row, mode, budget, run):
+                continue
             entry = entries[row["name"]]
             entry[f"{mode}_used_bytes"], entry["samples"] = sampler.highest, sampler.samples
             if sampler.highest > budget + RESERVE:
@@ -117,14 +134,8 @@ def correctness(session):
             r for r in todo if not r.get("alone") and r["name"] in unhooked_runs and mode in r.get("modes", rows.MODES)
         ]
         with concurrent.futures.ThreadPoolExecutor(PARALLEL) as pool:
-            jobs = [
-                pool.submit(lambda r=r: hooked(r, mode, PARALLEL) if session.left() > 15 else (r, 0, None))
-                for r in some
-            ]
+            jobs = [pool.submit(lambda r=r: hooked(r, mode) if session.left() > 15 else (r, 0, None)) for r in some]
             for job in concurrent.futures.as_completed(jobs):
                 row, budget, run = job.result()
-                if run is None:
-                    entries[row["name"]][mode] = "not run: out of time"
-                else:
-                    finish(row, mode, budget, run)
+                finish(row, mode, budget, run)
     session.save()

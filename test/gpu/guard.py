@@ -1,10 +1,11 @@
 """Guards every program on the real GPU: one whose managed memory is oversubscribed beyond its free memory can hang.
 
-`variables()` reads the free memory and allows a quarter of it (at most 34 GiB) as managed memory, shared by all
-programs that run at once. It returns the variables that make the hook refuse the rest. `Sampler` samples the device's
-used memory from outside, ten times a second.
+`Allowance` is a quarter of the free memory (at most 34 GiB): all programs that run at once take their managed memory
+from it, each as much as it names, and wait while too little is left. Its variables make the hook refuse the rest.
+`Sampler` samples the device's used memory from outside, ten times a second.
 """
 
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -80,21 +81,48 @@ def open_nvml():
         raise Refused(f"no NVIDIA driver here: {error}") from None
 
 
-def managed_allowance(nvml, running=1):
-    """Bytes of managed memory that one of `running` programs may allocate."""
-    free = min(nvml.memory(i).free for i in range(len(nvml.handles)))
-    return min(free // 4, MAX_MANAGED) // running
+class Allowance:
+    """The managed memory of all programs that run at once: together never more than a quarter of the free memory, since
+    no limit is handed out that is not taken from it. On several GPUs: of each, by the one with the least free memory.
+    Thread-safe.
+    """
 
+    def __init__(self, nvml):
+        self.nvml, self.changed = nvml, threading.Condition()
+        self.quarter = self.taken = self.holders = 0
 
-def variables(nvml, wanted, running=1):
-    """The guard's variables for a program that allocates `wanted` managed bytes; Refused if that is too much."""
-    allowed = managed_allowance(nvml, running)
-    if wanted > allowed:
-        raise Refused(
-            f"{wanted / GIB:.1f} GiB of managed memory requested; a quarter of the free memory, "
-            f"shared by {running}, is {allowed / GIB:.1f} GiB"
-        )
-    return {"SLUICE_MANAGED_LIMIT": str(allowed)}
+    @contextlib.contextmanager
+    def share(self, each=None, processes=1, at_once=1, wait=True):
+        """The variables of a program whose `processes` on a GPU allocate up to `each` managed bytes; None: the part of
+        one of `at_once` equal programs. Waits until that is free. Refused if it exceeds the quarter, or, without
+        `wait`, what is left of it.
+        """
+        with self.changed:
+            while True:
+                if self.holders == 0:  # measured beside no program of ours
+                    settle(self.nvml)
+                    free = min(self.nvml.memory(i).free for i in range(len(self.nvml.handles)))
+                    self.quarter = min(free // 4, MAX_MANAGED)
+                wanted = self.quarter // at_once if each is None else each * processes
+                left = self.quarter - self.taken
+                if wanted <= left:
+                    break
+                if wanted > self.quarter or not wait:
+                    raise Refused(
+                        f"{wanted / GIB:.1f} GiB of managed memory requested; a quarter of the free memory is "
+                        f"{self.quarter / GIB:.1f} GiB, of which {left / GIB:.1f} are left"
+                    )
+                self.changed.wait()
+            self.taken += wanted
+            self.holders += 1
+        try:
+            # The hook takes 0 for no limit.
+            yield {"SLUICE_MANAGED_LIMIT": str(max(wanted // processes, 1))}
+        finally:
+            with self.changed:
+                self.taken -= wanted
+                self.holders -= 1
+                self.changed.notify_all()
 
 
 class Sampler:

@@ -1,4 +1,5 @@
 """The progress of build/bin/tenant: `done` in its result is a list of [monotonic seconds, launches]."""
+
 import itertools
 
 

@@ -16,43 +16,62 @@ SMALL = ["transformer", "--width", "512", "--layers", "12", "--batch", "8", "--l
 MODES = ("full", "tight")
 
 # name, command, and options: env (all runs), hooked_env, modes, why (a mode is left out), must (figures of every hooked
-# run), keeps (share of an unhooked figure that full budget must reach), in_at_most_gib (fetched, tight), gpus
+# run), keeps (share of an unhooked figure that full budget must reach), in_at_most_gib (fetched, tight), gpus,
+# managed_gib (that each of its `processes` on a GPU asks for at most; `alone`: the whole allowance)
 CORRECTNESS = [
     {"name": "transformer d=2048", "command": train("transformer"), "alone": True, "reports": True},
-    {"name": "transformer d=512", "command": train(*SMALL, "--steps", "10"), "reports": True},
-    {"name": "convnet (cuDNN)", "command": train("convnet", "--batch", "128", "--width", "128")},
-    {"name": "LLM decode", "command": train("decode", "--layers", "24", "--steps", "24")},
-    {"name": "CUDA graphs in training", "command": train("transformer", "--width", "1024", "--graphs", "--steps", "6")},
-    {"name": "two reduce-overhead graphs", "command": feature("graph_pair"), "seconds": 60},
-    {"name": "pressure beside a capture", "command": feature("capture_beside")},
+    {"name": "transformer d=512", "managed_gib": 3.25, "command": train(*SMALL, "--steps", "10"), "reports": True},
+    {"name": "convnet (cuDNN)", "managed_gib": 3.25, "command": train("convnet", "--batch", "128", "--width", "128")},
+    {"name": "LLM decode", "managed_gib": 4.5, "command": train("decode", "--layers", "24", "--steps", "24")},
+    {
+        "name": "CUDA graphs in training",
+        "managed_gib": 3.25,
+        "command": train("transformer", "--width", "1024", "--graphs", "--steps", "6"),
+    },
+    {"name": "two reduce-overhead graphs", "managed_gib": 3.25, "command": feature("graph_pair"), "seconds": 60},
+    {"name": "pressure beside a capture", "managed_gib": 3.25, "command": feature("capture_beside")},
     {
         "name": "torch.compile",
+        "managed_gib": 3.25,
         "command": train("transformer", "--width", "1024", "--layers", "6", "--compile", "default"),
     },
-    {"name": "threads with own streams", "command": feature("threads")},
-    {"name": "Triton", "command": feature("triton")},
-    {"name": "CuPy", "command": feature("cupy")},
-    {"name": "CUDA C, shared runtime", "command": ["build/gpu-bin/plain_shared"], "build": "plain_shared"},
-    {"name": "CUDA C, static runtime", "command": ["build/gpu-bin/plain_static"], "build": "plain_static"},
+    {"name": "threads with own streams", "managed_gib": 3.25, "command": feature("threads")},
+    {"name": "Triton", "managed_gib": 3.25, "command": feature("triton")},
+    {"name": "CuPy", "managed_gib": 3.25, "command": feature("cupy")},
+    {
+        "name": "CUDA C, shared runtime",
+        "managed_gib": 3.25,
+        "command": ["build/gpu-bin/plain_shared"],
+        "build": "plain_shared",
+    },
+    {
+        "name": "CUDA C, static runtime",
+        "managed_gib": 3.25,
+        "command": ["build/gpu-bin/plain_static"],
+        "build": "plain_static",
+    },
     # Two temporaries of half the budget each are freed and reused while the GPU lags behind the host; a wrong value of
     # theirs stays in the table.
     {
         "name": "a table three times the budget, filled and looked up",
+        "managed_gib": 4.5,
         "command": [PYTHON, "test/gpu/workloads/lookups.py", "--steps", "4"],
         "budget": 1 << 30,
         "modes": ("tight",),
         "why": "tests the budget itself",
     },
-    {"name": "torch.profiler", "command": train(*SMALL, "--steps", "4", "--profile")},
+    {"name": "torch.profiler", "managed_gib": 3.25, "command": train(*SMALL, "--steps", "4", "--profile")},
     {
         "name": "caching allocator off",
+        "managed_gib": 3.25,
         "command": train(*SMALL, "--steps", "4"),
         "env": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
         "live_of": "transformer d=512",
     },
-    {"name": "fork", "command": feature("fork")},
+    {"name": "fork", "managed_gib": 4.5, "processes": 2, "command": feature("fork")},
     {
         "name": "out of memory and retry",
+        "managed_gib": 3.25,
         "command": feature("oom"),
         "modes": ("full",),
         "why": "tests the limit itself",
@@ -62,6 +81,7 @@ CORRECTNESS = [
     },
     {
         "name": "expandable_segments",
+        "managed_gib": 3.25,
         "command": train(*SMALL, "--steps", "4"),
         "env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
         "modes": ("full",),
@@ -69,12 +89,15 @@ CORRECTNESS = [
     },
     {
         "name": "JAX",
+        "managed_gib": 1,
         "command": feature("jax"),
         "modes": ("full",),
         "why": "XLA allocates through VMM: unmanaged, not oversubscribed",
     },
     {
         "name": "IPC between processes",
+        "managed_gib": 1,
+        "processes": 2,
         "command": feature("ipc"),
         "modes": ("full",),
         "hooked_env": {"SLUICE_UNMANAGED": "1"},
@@ -82,6 +105,7 @@ CORRECTNESS = [
     },
     {
         "name": "stdout is the program's",
+        "managed_gib": 1,
         "command": feature("stdout_clean"),
         "modes": ("full",),
         "why": "a tiny program has nothing to evict",
@@ -89,6 +113,7 @@ CORRECTNESS = [
     },
     {
         "name": "contexts",
+        "managed_gib": 1,
         "command": feature("many_contexts"),
         "silent": True,
         "modes": ("full",),
@@ -96,6 +121,7 @@ CORRECTNESS = [
     },
     {
         "name": "NCCL, DDP on two GPUs",
+        "managed_gib": 3.25,
         "command": feature("ddp"),
         "modes": ("full",),
         "why": "full budget only: time on two GPUs is short",
@@ -105,6 +131,7 @@ CORRECTNESS = [
     # own 2 GiB a step.
     {
         "name": "blocks of two GPUs",
+        "managed_gib": 3.25,
         "command": feature("peers"),
         "gpus": 2,
         "must": {"kept": True},

@@ -35,6 +35,7 @@ class Session:
             "correctness": [],
             "benchmarks": [],
         }
+        self.allowance = guard.Allowance(self.nvml)
         self.live = {}
 
     def left(self):
@@ -44,13 +45,12 @@ class Session:
         only = self.options.only
         return not only or kind in only or any(o in name for o in only)
 
-    def hook(self, budget, extra, running=1, fits=False):
-        """The variables of a hooked program: standalone, no agent."""
-        allowed = guard.variables(self.nvml, 0, running)
+    def hook(self, budget, extra, limit):
+        """The variables of a hooked program: standalone, no agent. `limit` is its share of the allowance."""
         return {
             "LD_PRELOAD": str(self.build / "lib" / "libsluice.so"),
             "SLUICE_GPU_MEMORY": str(int(budget)),
-            **allowed,
+            **limit,
             **extra,
         }
 

@@ -1,5 +1,6 @@
 """One agent and the tenants that share a GPU under it, for test/gpu/tenants."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -52,6 +53,7 @@ class SharedGpu:
             self.gpu = ["--gpu", "sim"]
         else:
             self.nvml = guard.open_nvml()
+            self.allowance = guard.Allowance(self.nvml)
             self.used_before = self.nvml.memory().used
             # The agent itself subtracts the driver's reserve and the processes' contexts.
             contexts = -(-at_once * o.context_bytes // STEP) * STEP
@@ -84,7 +86,7 @@ class SharedGpu:
             env=self.env,
             stderr=self.log,
         )
-        self.running = []
+        self.running, self.shares = [], {}
         end = time.monotonic() + 20
         while not self.status():
             if time.monotonic() > end or self.agent.poll() is not None:
@@ -98,7 +100,13 @@ class SharedGpu:
         flags = ["--fraction", f"{fraction:.2f}"] if fraction else []
         for key, value in settings.items():
             flags += ["--" + key.replace("_", "-"), str(value)]
-        env = {} if self.o.sim else guard.variables(self.nvml, int(live * self.gib * GIB), self.at_once)
+        # Equal shares for as many tenants as run at once. A further one is refused.
+        share, env = contextlib.ExitStack(), {}
+        if not self.o.sim:
+            env = share.enter_context(self.allowance.share(at_once=self.at_once, wait=False))
+            if (wanted := live * self.gib * GIB) > (limit := int(env["SLUICE_MANAGED_LIMIT"])):
+                share.close()
+                raise guard.Refused(f"a tenant of {wanted / GIB:.1f} GiB: its share is {limit / GIB:.1f} GiB")
         timing = [str(busy[0]), str(busy[1])] if busy else ["0", "0"]
         command = [
             "timeout",
@@ -127,6 +135,7 @@ class SharedGpu:
             text=True,
         )
         self.running.append(p)
+        self.shares[p] = share
         return p
 
     def start_bare(self, live, seconds, busy, begin_ms):
@@ -164,6 +173,7 @@ class SharedGpu:
 
     def result(self, p):
         out, _ = p.communicate()
+        self.shares.pop(p, contextlib.ExitStack()).close()
         for line in out.splitlines():
             if line.startswith("RESULT "):
                 return json.loads(line[7:])
@@ -191,6 +201,7 @@ class SharedGpu:
             except subprocess.TimeoutExpired:
                 os.killpg(p.pid, signal.SIGKILL)
                 p.wait()
+            self.shares.pop(p, contextlib.ExitStack()).close()
         with open(OUT / "tenants.log", "a") as log:
             for part in sorted(self.dir.glob("err*")) + [self.dir / "log"]:
                 log.write(

@@ -4,6 +4,7 @@
 programs_test.py BUILD [NAME...]
 """
 
+import json
 import os
 import pathlib
 import shutil
@@ -72,17 +73,59 @@ def a_user_who_hides_all_gpus_sees_none():
         expect(run(PROBES / "total", "libcuda.so.1", CUDA_VISIBLE_DEVICES=value), 0, "cuInit 100\nno driver\n")
 
 
+def a_user_s_choice_of_gpus_holds():
+    first, second = "GPU-511ce000-513d-4750-8a00-73696d000000", "GPU-511ce000-513d-4750-8a00-73696d000001"
+    for value, card in (("0", 0), ("1", 1), ("1,0", 1), (" 1", 1), (first, 0), (second, 1), (f"{second},{first}", 1)):
+        got = run(PROBES / "devices", SIMGPU_PROFILE="two-gpu", CUDA_VISIBLE_DEVICES=value)
+        expect(got, 0, f"card {card}: 2048 MiB\n")
+
+
+def copied_build(folder, *programs):
+    """A build in a folder whose path the loader would split: at the blank, the colon and the semicolon."""
+    build = pathlib.Path(folder) / "my tools: new; 2"
+    (build / "bin").mkdir(parents=True)
+    (build / "lib").mkdir()
+    for name in ("sluice", *programs):
+        shutil.copy(BUILD / "bin" / name, build / "bin")
+    for name in ("libsluice.so", "libsluice_engine.so"):
+        shutil.copy(BUILD / "lib" / name, build / "lib")
+    shutil.copytree(BUILD / "lib/simgpu", build / "lib/simgpu")
+    return build
+
+
 def a_build_in_a_folder_with_a_blank_and_a_colon_is_hooked():
     with tempfile.TemporaryDirectory() as folder:
-        build = pathlib.Path(folder) / "my tools: new"
-        (build / "bin").mkdir(parents=True)
-        (build / "lib").mkdir()
-        for name in ("sluice", "sluice-agent"):
-            shutil.copy(BUILD / "bin" / name, build / "bin")
-        for name in ("libsluice.so", "libsluice_engine.so"):
-            shutil.copy(BUILD / "lib" / name, build / "lib")
-        shutil.copytree(BUILD / "lib/simgpu", build / "lib/simgpu")
+        build = copied_build(folder, "sluice-agent")
         expect(run(PROBES / "total", "libcuda.so.1", build=build), 0, "0 2048 MiB\n")
+
+
+def a_build_in_a_folder_with_a_blank_and_a_colon_records_and_replays():
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        build = copied_build(folder, "sluice-replay")
+        shutil.copytree(BUILD / "lib/replay", build / "lib/replay")
+        temporary = folder / "tmp"
+        temporary.mkdir()
+        source, made = folder / "source.sltrace", folder / "my recording: 1.sltrace"
+
+        def call(program, *arguments, **env):
+            env = {**PLAIN, "TMPDIR": str(temporary), **env}
+            return subprocess.run([program, *arguments], env=env, capture_output=True, text=True, timeout=100)
+
+        size = ["--layers", "1", "--width", "256", "--tokens", "64", "--vocabulary", "500", "--steps", "2"]
+        done = call(BUILD / "bin/sluice-trace", "synth", "transformer", source, *size)
+        assert done.returncode == 0, done
+        record = ["record", "-o", made, "--gpu", "sim", "--", build / "bin/sluice-replay", source]
+        done = call(build / "bin/sluice", *record)
+        assert done.returncode == 0 and f"sluice: recorded {made}: " in done.stderr and made.exists(), done
+        replay = ["replay", made, "--gpu", "sim", "--memory", "2Gi", "--log-level", "INFO", "--json"]
+        done = call(build / "bin/sluice", *replay)
+        assert done.returncode == 0 and "sluice: exit " in done.stderr and json.loads(done.stdout), done
+        assert not list(temporary.iterdir()), "the links end with the command"
+        for command in (record, replay):
+            done = call(build / "bin/sluice", *command, TMPDIR="/proc")
+            assert done.returncode == 1 and not done.stdout, done
+            assert "cannot be preloaded from a path with a blank or colon" in done.stderr, done
 
 
 TESTS = [
@@ -90,7 +133,9 @@ TESTS = [
     a_thread_that_outlives_the_main_one_gets_signals,
     the_driver_behind_a_stub_is_hooked,
     a_user_who_hides_all_gpus_sees_none,
+    a_user_s_choice_of_gpus_holds,
     a_build_in_a_folder_with_a_blank_and_a_colon_is_hooked,
+    a_build_in_a_folder_with_a_blank_and_a_colon_records_and_replays,
 ]
 
 if __name__ == "__main__":

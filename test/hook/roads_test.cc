@@ -245,8 +245,9 @@ TEST_CASE("with two versions of cuDNN, each call reaches the caller's own, linke
 
 TEST_CASE("NVML shows the fraction of a GPU with one, and the driver's values of another") {
   CheckQuiet(Probe("nvml", {}, HookedWithDriver()),
-             "1000 700 300 | 1000 0 700 300 | 7 1 | 1 self 300\n"
-             "80000 70000 10000 | 80000 500 69500 10000 | 7 2 | 2 other 5000 self 4000\n");
+             "1000 700 300 | 1000 0 700 300 | 7 1 | 1 self 300 | 12 12 | 1 self 30 | 1 self 300\n"
+             "80000 70000 10000 | 80000 500 69500 10000 | 7 2 | 2 other 5000 self 4000 | 90 45 | 2 other 60 self 30 | "
+             "2 other 5000 self 4000\n");
 }
 
 TEST_CASE("a program with a dl_iterate_phdr of its own starts, and its calls are hooked") {

@@ -27,6 +27,38 @@ namespace {
 
 // cudaTypedefs.h has no name for the per-thread form of cuGetProcAddress, whose type is the same.
 using PFN_cuGetProcAddress_v12000_ptsz = PFN_cuGetProcAddress_v12000;
+// An older toolkit has no names for the types of newer functions, which hooklib/dispatch/cuda_newer.h declares.
+#if CUDA_VERSION < 13010
+using PFN_cuLaunchHostFunc_v13010 = decltype(&::cuLaunchHostFunc_v2);
+using PFN_cuLaunchHostFunc_v13010_ptsz = decltype(&::cuLaunchHostFunc_v2_ptsz);
+using PFN_cuStreamBeginCaptureToCig_v13010 = decltype(&::cuStreamBeginCaptureToCig);
+using PFN_cuStreamBeginCaptureToCig_v13010_ptsz = decltype(&::cuStreamBeginCaptureToCig_ptsz);
+using PFN_cuStreamEndCaptureToCig_v13010 = decltype(&::cuStreamEndCaptureToCig);
+using PFN_cuStreamEndCaptureToCig_v13010_ptsz = decltype(&::cuStreamEndCaptureToCig_ptsz);
+using PFN_cuMulticastBindMem_v13010 = decltype(&::cuMulticastBindMem_v2);
+using PFN_cuMulticastBindAddr_v13010 = decltype(&::cuMulticastBindAddr_v2);
+using PFN_cuGraphExecGetId_v13010 = decltype(&::cuGraphExecGetId);
+#endif
+#if CUDA_VERSION < 13020
+using PFN_cuMemcpyWithAttributesAsync_v13020 = decltype(&::cuMemcpyWithAttributesAsync);
+using PFN_cuMemcpyWithAttributesAsync_v13020_ptsz = decltype(&::cuMemcpyWithAttributesAsync_ptsz);
+using PFN_cuMemcpy3DWithAttributesAsync_v13020 = decltype(&::cuMemcpy3DWithAttributesAsync);
+using PFN_cuMemcpy3DWithAttributesAsync_v13020_ptsz = decltype(&::cuMemcpy3DWithAttributesAsync_ptsz);
+#endif
+#if CUDA_VERSION < 13030
+using PFN_cuStreamBeginRecaptureToGraph_v13030 = decltype(&::cuStreamBeginRecaptureToGraph);
+using PFN_cuStreamBeginRecaptureToGraph_v13030_ptsz = decltype(&::cuStreamBeginRecaptureToGraph_ptsz);
+#endif
+#if CUDA_VERSION < 13040
+using PFN_cuGraphAddNode_v13040 = decltype(&::cuGraphAddNode_v3);
+using PFN_cuGraphNodeSetParams_v13040 = decltype(&::cuGraphNodeSetParams_v2);
+using PFN_cuMemGetLocationInfo_v13040 = decltype(&::cuMemGetLocationInfo);
+#endif
+#if CUDA_VERSION < 13050
+using PFN_cuFabricCpyBatchAsync_v13050 = decltype(&::cuFabricCpyBatchAsync);
+using PFN_cuFabricCpyBatchAsync_v13050_ptsz = decltype(&::cuFabricCpyBatchAsync_ptsz);
+using PFN_cuTensorMapSetAllocationClass_v13050 = decltype(&::cuTensorMapSetAllocationClass);
+#endif
 
 #define TYPE_ANY(base, version) PFN_##base##_v##version
 #define TYPE_LEGACY(base, version) PFN_##base##_v##version

@@ -36,23 +36,23 @@ int LayoutGet(void* of, int attribute, void* to, std::size_t capacity, std::size
   const auto* l = static_cast<const Layout*>(of);
   if (!l || l->mark != kAlive || !l->alive) return 7;  // CUBLAS_STATUS_INVALID_VALUE
   switch (attribute) {
-    case abi::LtLayoutAttribute::TYPE:
+    case abi::LtLayoutAttribute::CUBLASLT_MATRIX_LAYOUT_TYPE:
       return Give(l->type, to, capacity, written);
-    case abi::LtLayoutAttribute::ORDER:
+    case abi::LtLayoutAttribute::CUBLASLT_MATRIX_LAYOUT_ORDER:
       return Give(l->order, to, capacity, written);
-    case abi::LtLayoutAttribute::ROWS:
+    case abi::LtLayoutAttribute::CUBLASLT_MATRIX_LAYOUT_ROWS:
       return Give(l->rows, to, capacity, written);
-    case abi::LtLayoutAttribute::COLS:
+    case abi::LtLayoutAttribute::CUBLASLT_MATRIX_LAYOUT_COLS:
       return Give(l->columns, to, capacity, written);
-    case abi::LtLayoutAttribute::LD:
+    case abi::LtLayoutAttribute::CUBLASLT_MATRIX_LAYOUT_LD:
       return Give(l->ld, to, capacity, written);
-    case abi::LtLayoutAttribute::BATCH_COUNT:
+    case abi::LtLayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
       return Give(l->batch, to, capacity, written);
-    case abi::LtLayoutAttribute::STRIDED_BATCH_OFFSET:
+    case abi::LtLayoutAttribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
       return Give(l->stride, to, capacity, written);
-    case abi::LtLayoutAttribute::PLANE_OFFSET:
+    case abi::LtLayoutAttribute::CUBLASLT_MATRIX_LAYOUT_PLANE_OFFSET:
       return Give(l->plane, to, capacity, written);
-    case abi::LtLayoutAttribute::BATCH_MODE:
+    case abi::LtLayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_MODE:
       return Give(l->batch_mode, to, capacity, written);
     default:
       return 7;
@@ -63,17 +63,17 @@ int MatmulGet(void* of, int attribute, void* to, std::size_t capacity, std::size
   const auto* m = static_cast<const MatmulDesc*>(of);
   if (!m || m->mark != kAlive) return 7;
   switch (attribute) {
-    case abi::LtMatmulAttribute::SCALE_TYPE:
+    case abi::LtMatmulAttribute::CUBLASLT_MATMUL_DESC_SCALE_TYPE:
       return Give(m->scale_type, to, capacity, written);
-    case abi::LtMatmulAttribute::POINTER_MODE:
+    case abi::LtMatmulAttribute::CUBLASLT_MATMUL_DESC_POINTER_MODE:
       return Give(m->pointer_mode, to, capacity, written);
-    case abi::LtMatmulAttribute::TRANSA:
+    case abi::LtMatmulAttribute::CUBLASLT_MATMUL_DESC_TRANSA:
       return Give(m->transa, to, capacity, written);
-    case abi::LtMatmulAttribute::TRANSB:
+    case abi::LtMatmulAttribute::CUBLASLT_MATMUL_DESC_TRANSB:
       return Give(m->transb, to, capacity, written);
-    case abi::LtMatmulAttribute::EPILOGUE:
+    case abi::LtMatmulAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE:
       return Give(m->epilogue, to, capacity, written);
-    case abi::LtMatmulAttribute::BIAS_POINTER:
+    case abi::LtMatmulAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return Give(m->bias, to, capacity, written);
     default:
       break;
@@ -88,8 +88,9 @@ int MatmulGet(void* of, int attribute, void* to, std::size_t capacity, std::size
 int TransformGet(void* of, int attribute, void* to, std::size_t capacity, std::size_t* written) {
   const auto* t = static_cast<const TransformDesc*>(of);
   if (!t || t->mark != kAlive || attribute > 1) return 7;
-  return Give(attribute == abi::LtTransformAttribute::SCALE_TYPE ? t->scale_type : t->pointer_mode, to, capacity,
-              written);
+  return Give(attribute == abi::LtTransformAttribute::CUBLASLT_MATRIX_TRANSFORM_DESC_SCALE_TYPE ? t->scale_type
+                                                                                                : t->pointer_mode,
+              to, capacity, written);
 }
 
 int AlgoCheck(void*, void* operation, void* a, void*, void*, void* d, const abi::LtAlgo* algo,

@@ -21,7 +21,8 @@ namespace {
   static_assert(CUDNN_ATTR_OPERATION_##name == (number), #name);
 #define SLUICE_CUDNN_DATA_TYPE(name, number, bits) static_assert(CUDNN_DATA_##name == (number), #name);
 #include "hooklib/libraries/cudnn_attributes.def"
-static_assert(static_cast<int>(CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC) == CudnnAttribute::TENSOR_RAGGED_OFFSET_DESC);
+static_assert(static_cast<int>(CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC) ==
+              CudnnAttribute::CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC);
 #pragma GCC diagnostic pop
 #define SLUICE_CUDA_DATA_TYPE(name, number, bits) static_assert(CUDA_##name == (number), #name);
 #include "hooklib/libraries/cuda_data_types.def"

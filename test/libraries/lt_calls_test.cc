@@ -97,43 +97,51 @@ TEST_CASE("the set of cublasLtMatmul follows every attribute of its descriptors:
     if (on_host && !m.beta_zero) factor[m.scalar_bytes - 1] = 0x3f;
     m.alpha = s.Place(), m.beta = on_host ? reinterpret_cast<uintptr_t>(factor) : s.Place();
     if (batch > 1 && m.pointer_mode == lt::kAlphaVectorBetaHost)
-      m.alpha_stride = s.Set(Attribute::ALPHA_VECTOR_BATCH_STRIDE, r.In(0, 1 << 22));
+      m.alpha_stride = s.Set(Attribute::CUBLASLT_MATMUL_DESC_ALPHA_VECTOR_BATCH_STRIDE, r.In(0, 1 << 22));
 
     constexpr uint32_t kEpilogues[] = {1, 2, 130, 4, 6, 134, 136, 152, 32, 160, 36, 164, 192, 208, 256, 512};
     m.epilogue = s.op.epilogue = kEpilogues[r.In(0, 15)];
     if (m.epilogue & (lt::kBias | lt::kBiasGradient | lt::kBgradA | lt::kBgradB)) {
       m.bias = s.Place();
       s.op.bias = s.Pointer(m.bias);
-      if (batch > 1) m.bias_stride = s.Set<int64_t>(Attribute::BIAS_BATCH_STRIDE, r.In(0, 1 << 22));
-      if (r.OneIn(2)) m.bias_type = s.Set<int32_t>(Attribute::BIAS_DATA_TYPE, r.OneIn(2) ? 0 : 14);
+      if (batch > 1)
+        m.bias_stride = s.Set<int64_t>(Attribute::CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, r.In(0, 1 << 22));
+      if (r.OneIn(2)) m.bias_type = s.Set<int32_t>(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, r.OneIn(2) ? 0 : 14);
     }
     bool narrow = false;
     for (const lt::Matrix* x : {&m.a, &m.b, &m.c, &m.d}) narrow |= blas::BitsOf(x->layout.type) <= 8;
     if (m.epilogue & lt::kAux) {
-      m.aux = s.SetPointer(Attribute::EPILOGUE_AUX_POINTER);
-      m.aux_ld = s.Set<int64_t>(Attribute::EPILOGUE_AUX_LD, static_cast<int64_t>(rows + 127) / 128 * 128);
+      m.aux = s.SetPointer(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
+      m.aux_ld =
+          s.Set<int64_t>(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, static_cast<int64_t>(rows + 127) / 128 * 128);
       if (batch > 1)
-        m.aux_stride = s.Set<int64_t>(Attribute::EPILOGUE_AUX_BATCH_STRIDE, m.aux_ld * static_cast<int64_t>(columns));
-      if (r.OneIn(2)) m.aux_type = s.Set<int32_t>(Attribute::EPILOGUE_AUX_DATA_TYPE, r.OneIn(2) ? 28 : 14);
-      if (narrow && r.OneIn(2)) m.scale_aux.address = s.SetPointer(Attribute::EPILOGUE_AUX_SCALE_POINTER);
+        m.aux_stride = s.Set<int64_t>(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE,
+                                      m.aux_ld * static_cast<int64_t>(columns));
+      if (r.OneIn(2))
+        m.aux_type = s.Set<int32_t>(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, r.OneIn(2) ? 28 : 14);
+      if (narrow && r.OneIn(2))
+        m.scale_aux.address = s.SetPointer(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER);
       if (m.scale_aux.address && r.OneIn(2))
-        m.scale_aux.mode = s.Set<int32_t>(Attribute::EPILOGUE_AUX_SCALE_MODE, static_cast<int>(r.In(0, 2)));
-      if (narrow && r.OneIn(2)) m.aux_amax = s.SetPointer(Attribute::EPILOGUE_AUX_AMAX_POINTER);
+        m.scale_aux.mode =
+            s.Set<int32_t>(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_MODE, static_cast<int>(r.In(0, 2)));
+      if (narrow && r.OneIn(2)) m.aux_amax = s.SetPointer(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER);
     }
     const struct {
       lt::Scale* scale;
       int pointer, mode;
-    } scales[] = {{&m.scale_a, Attribute::A_SCALE_POINTER, Attribute::A_SCALE_MODE},
-                  {&m.scale_b, Attribute::B_SCALE_POINTER, Attribute::B_SCALE_MODE},
-                  {&m.scale_c, Attribute::C_SCALE_POINTER, Attribute::C_SCALE_MODE},
-                  {&m.scale_d, Attribute::D_SCALE_POINTER, Attribute::D_SCALE_MODE},
-                  {&m.scale_out, Attribute::D_OUT_SCALE_POINTER, Attribute::D_OUT_SCALE_MODE}};
+    } scales[] = {
+        {&m.scale_a, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE},
+        {&m.scale_b, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE},
+        {&m.scale_c, Attribute::CUBLASLT_MATMUL_DESC_C_SCALE_POINTER, Attribute::CUBLASLT_MATMUL_DESC_C_SCALE_MODE},
+        {&m.scale_d, Attribute::CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, Attribute::CUBLASLT_MATMUL_DESC_D_SCALE_MODE},
+        {&m.scale_out, Attribute::CUBLASLT_MATMUL_DESC_D_OUT_SCALE_POINTER,
+         Attribute::CUBLASLT_MATMUL_DESC_D_OUT_SCALE_MODE}};
     for (const auto& [scale, pointer, mode] : scales) {
       if (!narrow || !r.OneIn(3)) continue;
       scale->address = s.SetPointer(pointer);
       if (r.OneIn(2)) scale->mode = s.Set<int32_t>(mode, static_cast<int>(r.In(0, 5)));
     }
-    if (narrow && r.OneIn(3)) m.amax = s.SetPointer(Attribute::AMAX_D_POINTER);
+    if (narrow && r.OneIn(3)) m.amax = s.SetPointer(Attribute::CUBLASLT_MATMUL_DESC_AMAX_D_POINTER);
     m.workspace = s.Place(), m.workspace_bytes = static_cast<uint64_t>(r.In(0, 1 << 20));
 
     test::Layout a = s.Of(m.a), b = s.Of(m.b), c = s.Of(m.c), d = s.Of(m.d);

@@ -170,18 +170,20 @@ TEST_CASE(
 
   // Attention and pages may leave elements as they are.
   using Attribute = CudnnAttribute;
-  for (const int attribute : {Attribute::OPERATION_CONVOLUTION_FORWARD_Y, Attribute::OPERATION_MATMUL_CDESC,
-                              Attribute::OPERATION_NORM_FWD_YDESC}) {
+  for (const int attribute :
+       {Attribute::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, Attribute::CUDNN_ATTR_OPERATION_MATMUL_CDESC,
+        Attribute::CUDNN_ATTR_OPERATION_NORM_FWD_YDESC}) {
     CHECK((UseOf(attribute, false).written && !UseOf(attribute, false).in_part));
   }
-  for (const int attribute : {Attribute::OPERATION_CONCAT_OUTPUT_DESC, Attribute::OPERATION_SIGNAL_YDESC,
-                              Attribute::OPERATION_PAGED_CACHE_LOAD_YDESC, Attribute::OPERATION_SDPA_FWD_ODESC}) {
+  for (const int attribute :
+       {Attribute::CUDNN_ATTR_OPERATION_CONCAT_OUTPUT_DESC, Attribute::CUDNN_ATTR_OPERATION_SIGNAL_YDESC,
+        Attribute::CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_YDESC, Attribute::CUDNN_ATTR_OPERATION_SDPA_FWD_ODESC}) {
     CHECK(UseOf(attribute, false).in_part);
   }
-  const OperandUse input = UseOf(Attribute::OPERATION_CONVOLUTION_FORWARD_X, false);
+  const OperandUse input = UseOf(Attribute::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, false);
   CHECK((input.read && !input.written));
   constexpr int kLaterAttribute = 799;
-  for (const int attribute : {+Attribute::OPERATION_NORM_FWD_PEER_STAT_DESCS, kLaterAttribute})
+  for (const int attribute : {+Attribute::CUDNN_ATTR_OPERATION_NORM_FWD_PEER_STAT_DESCS, kLaterAttribute})
     CHECK((UseOf(attribute, false).read && UseOf(attribute, false).written));
   for (const bool in_part : {false, true}) {
     OperationGraph written;

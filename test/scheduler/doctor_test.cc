@@ -51,6 +51,73 @@ TEST_CASE("doctor: waiting, unscheduled and refused pods are listed with their r
             "BAD placement: 1 pod refused by its node (default/r): sluice refuses: no room\n");
 }
 
+// The findings about split room alone.
+std::string Split(const std::vector<Json>& pods, const std::vector<Json>& nodes) {
+  std::string text;
+  for (const Finding& f : JudgePlacement(Json{{"items", pods}}.dump(), Json{{"items", nodes}}.dump(), kNow)) {
+    const std::string start = "placement: the sum fits, no card fits: ";
+    if (f.what.starts_with(start)) text += f.what.substr(start.size()) + "\n";
+  }
+  return text;
+}
+
+TEST_CASE("doctor: the sum of a node fits, and no card does") {
+  const char* const why = "0/1 nodes are available: 1 no single card has 60 units free, the largest has 50.";
+  CHECK(Split({Waiting("w", why), Waiting("v", why)}, {MakeNode("a", {20, 20}), MakeNode("b", {50, 50})}) ==
+        "2 pods (default/w, default/v) of 60 units; node b has 100 units free in all, but no single card has 60 units "
+        "free, the largest has 50\n");
+  // A card can hold it, on a node of the pod's choice: it waits for something else.
+  CHECK(Split({Waiting("w", why)}, {MakeNode("b", {50, 50}), MakeNode("c", {60})}).empty());
+  // Too little in all: an autoscaler sees that.
+  CHECK(Split({Waiting("w", why)}, {MakeNode("a", {30, 29})}).empty());
+  CHECK(Split({Waiting("w", why)}, {}).empty());
+  // Not yet looked at, or only just made.
+  CHECK(Split({Waiting("w", nullptr), Waiting("v", why, "2027-01-15T07:59:45Z")}, {MakeNode("b", {50, 50})}).empty());
+  // Whole cards.
+  Json two = Waiting("two", why);
+  two["spec"]["containers"][0]["resources"]["limits"]["sluice.dev/gpu-percent"] = "200";
+  CHECK(Split({two}, {MakeNode("b", {90, 90, 90})}) ==
+        "1 pod (default/two) of 200 units; node b has 270 units free in all, but fewer than 2 whole cards are free, "
+        "the most on one node is 0\n");
+  CHECK(Split({two}, {MakeNode("b", {100, 90, 100})}).empty());
+  // A refused pod believed in the sum.
+  Json refused = MakePod("r", 60);
+  refused["spec"]["nodeName"] = "b";
+  refused["status"] = {{"phase", "Failed"}, {"message", "sluice refuses: no room"}};
+  CHECK(Split({refused}, {MakeNode("b", {50, 50})}).starts_with("1 pod (default/r) of 60 units; node b has 100"));
+}
+
+TEST_CASE("doctor: split room counts the nodes that the pod may use, and reservations") {
+  Json pod = Waiting("w", "no room");
+  Json large = MakeNode("large", {100}), small = MakeNode("small", {50, 50});
+  large["metadata"]["labels"] = {{"pool", "x"}};
+  small["metadata"]["labels"] = {{"pool", "y"}};
+  CHECK(Split({pod}, {large, small}).empty());
+  pod["spec"]["nodeSelector"] = {{"pool", "y"}};
+  CHECK(Split({pod}, {large, small}).starts_with("1 pod (default/w) of 60 units; node small has 100 units"));
+  pod["spec"].erase("nodeSelector");
+  pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] =
+      Json::array({{{"matchExpressions", Json::array({{{"key", "pool"}, {"operator", "NotIn"}, {"values", {"x"}}}})}}});
+  CHECK(!Split({pod}, {large, small}).empty());
+  pod["spec"].erase("affinity");
+  large["spec"]["unschedulable"] = true;
+  CHECK(!Split({pod}, {large, small}).empty());
+  large["spec"].erase("unschedulable");
+  // The annotation does not count a pod yet that is bound: half of the card is reserved.
+  Json bound = MakePod("bound", 50);
+  bound["spec"]["nodeName"] = "large";
+  bound["metadata"]["annotations"]["sluice.dev/placement"] = R"({"main":["GPU-large-0"]})";
+  CHECK(!Split({pod, bound}, {large, small}).empty());
+}
+
+TEST_CASE("doctor: a taint needs a toleration, not free units") {
+  const Json pod = Waiting(
+      "w", "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {nvidia.com/gpu: present}.");
+  const auto found = JudgePlacement(Json{{"items", {pod}}}.dump(), Json{{"items", Json::array()}}.dump(), kNow);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].fix.find("toleration") != std::string::npos);
+}
+
 TEST_CASE("doctor: nodes whose cards the extender cannot read") {
   Json silent = MakeNode("silent", {100}), garbage = MakeNode("garbage", {100}), none = MakeNode("none", {});
   silent["metadata"].erase("annotations");

@@ -3,6 +3,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <thread>
 
+#include "common/http/listen_address.h"
 #include "extender_setup.h"
 #include "scheduler/extender/extender_args.h"
 #include "scheduler/extender/extender_config.h"
@@ -101,12 +102,24 @@ TEST_CASE("pods: requests are summed by Kubernetes' rules") {
 TEST_CASE("configuration: unknown keys and wrong values are errors") {
   const auto error = [](const char* yaml) { return std::string(ParseExtenderConfig(yaml, "c").status().message()); };
   CHECK(ParseExtenderConfig("", "c").ok());
-  CHECK(ParseEndpoint(ParseExtenderConfig("listen: 127.0.0.1:1\npolicy: spread\n", "c")->listen)->port == 1);
-  CHECK(error("metricsListen: 9404\n") == "c: metricsListen is \"9404\", accepted is ADDRESS:PORT, e.g. 0.0.0.0:9404");
-  CHECK(error("polcy: fgd\n") == "c:1: unknown key \"polcy\"; known are kubeconfig, listen, metricsListen, policy");
+  CHECK(ParseExtenderConfig("listen: 127.0.0.1:1\npolicy: spread\n", "c")->listen == "127.0.0.1:1");
+  CHECK(ParseExtenderConfig("listen: \"[::1]:1\"\nmetricsListen: \":9404\"\n", "c").ok());
+  CHECK(error("metricsListen: 9404\n") ==
+        std::string("c: metricsListen is \"9404\", accepted is ") + kListenAddressForms);
+  CHECK(error("polcy: fgd\n") ==
+        "c:1: unknown key \"polcy\"; known are log, kubeconfig, listen, metricsListen, policy");
+  const auto log = ParseExtenderConfig("log: {format: json, level: debug}\n", "c");
+  REQUIRE(log.ok());
+  CHECK((log->log_format == LogFormat::kJson && log->log_level == LogLevel::kDebug));
+  CHECK(error("log: json\n") == "c:1: log is no mapping, accepted are format, level");
+  CHECK(error("log: {format: xml}\n") == "c:1: log.format is \"xml\", accepted are text, json");
+  CHECK(error("log: {level: loud}\n") == "c:1: log.level is \"loud\", accepted are error, warn, info, debug");
+  CHECK(error("log: {colour: red}\n") == "c:1: unknown key \"log.colour\", accepted are format, level");
   CHECK(error("policy: tight\n") == "c: policy \"tight\" is unknown; known are look-ahead, fgd, best-fit, spread");
-  CHECK(error("listen: here\n") == "c: listen is \"here\", accepted is ADDRESS:PORT, e.g. 127.0.0.1:8889");
-  CHECK(error("listen: h:70000\n") == "c: listen is \"h:70000\", accepted is ADDRESS:PORT, e.g. 127.0.0.1:8889");
+  for (const char* listen : {"here", "h:70000", "127.0.0.1:70000", "::1:80", "localhost:80"}) {
+    CHECK(error(("listen: \"" + std::string(listen) + "\"\n").c_str()) ==
+          "c: listen is \"" + std::string(listen) + "\", accepted is " + kListenAddressForms);
+  }
   CHECK(error("- a\n") == "c: the file is no YAML mapping");
   CHECK(error("policy: [a]\n") == "c: policy is no text");
   CHECK(error("a: b: c\n").find("c:1: ") == 0);

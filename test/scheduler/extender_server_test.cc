@@ -14,13 +14,13 @@ TEST_CASE("one address serves the scheduler's calls, the other only GET") {
   ClusterState cluster(*policies);
   FakeBinder binder;
   Extender extender(cluster, binder);
-  const auto server = ExtenderServer::Start({"127.0.0.1", 0}, Endpoint{"127.0.0.1", 0}, extender, cluster);
+  const auto server = ExtenderServer::Start({"127.0.0.1", 0}, ListenAddress{"127.0.0.1", 0}, extender, cluster);
   REQUIRE(server.ok());
   httplib::Client calls("127.0.0.1", (*server)->port()), metrics("127.0.0.1", (*server)->metrics_port());
   CHECK(metrics.Get("/healthz")->status == 200);
   CHECK(metrics.Get("/readyz")->status == 503);
-  cluster.ReplaceNodes({MakeNode("a", {100})});
-  cluster.ReplacePods({});
+  ReplaceNodes(cluster, {MakeNode("a", {100})});
+  ReplacePods(cluster, {});
   for (httplib::Client* client : {&calls, &metrics}) {
     CHECK(client->Get("/readyz")->status == 200);
     CHECK(client->Get("/metrics")->body.find("sluice_extender_nodes 1\n") != std::string::npos);

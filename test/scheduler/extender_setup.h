@@ -19,13 +19,13 @@ class ExtenderSetup {
   ExtenderSetup(const std::vector<Json>& nodes, const std::string& policy)
       : policies(*PolicyRefresher::Make(policy)), cluster(*policies), extender(cluster, binder) {
     for (const Json& node : nodes) names.push_back(node["metadata"]["name"]);
-    cluster.ReplaceNodes(nodes);
-    cluster.ReplacePods({});
+    ReplaceNodes(cluster, nodes);
+    ReplacePods(cluster, {});
   }
 
   void Create(const Json& pod) {
     binder.Create(pod);
-    cluster.PutPod(pod);
+    cluster.PutPod(ReadPod(pod));
   }
   Json Filter(const Json& pod) { return Json::parse(extender.Filter(Args(pod)).body); }
   Json Prioritize(const Json& pod) { return Json::parse(extender.Prioritize(Args(pod)).body); }
@@ -38,7 +38,7 @@ class ExtenderSetup {
   }
   std::string Args(const Json& pod) const { return Json{{"Pod", pod}, {"NodeNames", names}}.dump(); }
   // The watch shows the pod as the API server holds it.
-  void Show(const std::string& uid) { cluster.PutPod(binder.Pod(uid)); }
+  void Show(const std::string& uid) { cluster.PutPod(ReadPod(binder.Pod(uid))); }
 
   std::vector<std::string> names;
   std::unique_ptr<PolicyRefresher> policies;

@@ -36,7 +36,7 @@ TEST_CASE("filter: nodes without a readable annotation get no pod") {
   CHECK(failed["away"] == "offers no sluice.dev/gpu-percent: sluice's device plugin does not run there");
   CHECK(failed["unheard-of"] == "the node is not known yet");
   // The annotation is corrected: used at once.
-  setup.cluster.PutNode(MakeNode("garbage", {100}));
+  setup.cluster.PutNode(ReadNode(MakeNode("garbage", {100})));
   CHECK(setup.Filter(MakePod("p", 10))["NodeNames"] == Json{"garbage"});
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("bind: the annotation names the card, and its units are taken") {
   // The pod ends.
   Json ended = setup.binder.Pod("uid-p");
   ended["status"]["phase"] = "Succeeded";
-  setup.cluster.PutPod(ended);
+  setup.cluster.PutPod(ReadPod(ended));
   CHECK(setup.cluster.Figures().free_cards == 1.6);
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("bind: deleted nodes and deleted or bound pods are refused") {
   setup.Create(pod);
   setup.cluster.RemoveNode("a");
   CHECK(setup.Bind(pod, "a") == "node a: the node is gone");
-  setup.cluster.ReplaceNodes({MakeNode("a", {100})});
+  ReplaceNodes(setup.cluster, {MakeNode("a", {100})});
   CHECK(setup.Bind(pod, "b") == "node b: the node is gone");
   CHECK(setup.Bind(MakePod("never", 10), "a") == "pods \"never\" not found");
   CHECK(setup.Bind(pod, "a").empty());
@@ -182,7 +182,7 @@ TEST_CASE("concurrent binds on many nodes never reserve a card twice") {
           const Json fitting = setup.Filter(pod)["NodeNames"];
           if (!fitting.empty()) setup.Bind(pod, fitting[i % fitting.size()]);
           if (i % 3 == 0) setup.Show("uid-p" + std::to_string(i));
-          if (i % 10 == 0) setup.cluster.PutNode(nodes[i % 10]);
+          if (i % 10 == 0) setup.cluster.PutNode(ReadNode(nodes[i % 10]));
         }
       });
     }
@@ -207,7 +207,7 @@ TEST_CASE("a pod waits for another one with the same first request and another t
   CHECK(why.find("waits until kubelet has admitted pod default/grows") == 0);
   Json running = setup.binder.Pod("uid-grows");
   running["status"] = {{"phase", "Running"}, {"startTime", "2026-01-01T00:00:00Z"}};
-  setup.cluster.PutPod(running);
+  setup.cluster.PutPod(ReadPod(running));
   CHECK(setup.Filter(MakePod("p", 30))["NodeNames"] == Json{"a"});
 }
 
@@ -218,14 +218,15 @@ TEST_CASE("a placement that does not match its pod counts as none") {
     Json pod = MakePod("p", 50);
     pod["spec"]["nodeName"] = "a";
     pod["metadata"]["annotations"]["sluice.dev/placement"] = placement;
-    setup.cluster.PutPod(pod);
+    setup.cluster.PutPod(ReadPod(pod));
     // Kubelet may put it on either card.
     CHECK(setup.Filter(MakePod("q", 60))["NodeNames"].empty());
     CHECK(setup.Filter(MakePod("q", 50))["NodeNames"] == Json{"a"});
     setup.cluster.RemovePod("uid-p");
   }
-  setup.cluster.PutPod(Json::parse(R"({"metadata":7,"spec":{"containers":[1,{"resources":[]}],"nodeName":{}}})"));
-  setup.cluster.PutPod(Json());
+  setup.cluster.PutPod(
+      ReadPod(Json::parse(R"({"metadata":7,"spec":{"containers":[1,{"resources":[]}],"nodeName":{}}})")));
+  setup.cluster.PutPod(ReadPod(Json()));
   CHECK(setup.Filter(MakePod("q", 60))["NodeNames"] == Json{"a"});
 }
 
@@ -234,19 +235,19 @@ TEST_CASE("a deleted node is forgotten, or kept while it has pods") {
   Json pod = MakePod("p", 50);
   pod["spec"]["nodeName"] = "a";
   pod["metadata"]["annotations"]["sluice.dev/placement"] = R"({"main":["GPU-a-0"]})";
-  setup.cluster.PutPod(pod);
+  setup.cluster.PutPod(ReadPod(pod));
   setup.cluster.RemoveNode("a");
   setup.cluster.RemoveNode("b");
   CHECK(setup.Filter(MakePod("q", 10))["FailedNodes"] ==
         Json{{"a", "the node is gone"}, {"b", "the node is not known yet"}});
   CHECK(setup.cluster.Figures().nodes == 0);
   // The node is back, and its pod still runs there.
-  setup.cluster.PutNode(MakeNode("a", {100}));
+  setup.cluster.PutNode(ReadNode(MakeNode("a", {100})));
   CHECK(setup.cluster.Figures().free_cards == 0.5);
   setup.cluster.RemovePod("uid-p");
   CHECK(setup.cluster.Figures().free_cards == 1);
   // A list after a gap, without the node.
-  setup.cluster.ReplaceNodes({MakeNode("b", {100})});
+  ReplaceNodes(setup.cluster, {MakeNode("b", {100})});
   CHECK(setup.Filter(MakePod("q", 10))["NodeNames"] == Json{"b"});
 }
 
@@ -256,18 +257,18 @@ TEST_CASE("a reservation expires if no watch ever shows the pod") {
   ClusterState cluster(*policies, [&now] { return now; });
   FakeBinder binder;
   Extender extender(cluster, binder);
-  cluster.ReplaceNodes({MakeNode("a", {100})});
-  cluster.ReplacePods({});
+  ReplaceNodes(cluster, {MakeNode("a", {100})});
+  ReplacePods(cluster, {});
   binder.Create(MakePod("p", 50));
   binder.answer = absl::UnavailableError("connection lost");
   const Json args = {{"PodName", "p"}, {"PodNamespace", "default"}, {"PodUID", "uid-p"}, {"Node", "a"}};
   extender.Bind(args.dump());
   // A list that began before the pod was created says nothing about it.
   now += std::chrono::seconds(50);
-  cluster.ReplacePods({});
+  ReplacePods(cluster, {});
   CHECK(cluster.Figures().free_cards == 0.5);
   now += std::chrono::seconds(10);
-  cluster.ReplacePods({});
+  ReplacePods(cluster, {});
   CHECK(cluster.Figures().free_cards == 1);
   CHECK(cluster.Figures().reserved_pods == 0);
 }
@@ -279,9 +280,9 @@ TEST_CASE("until the cluster has been read, filter returns an error") {
   Extender extender(cluster, binder);
   const Json reply = Json::parse(extender.Filter(Json{{"Pod", MakePod("p", 1)}, {"NodeNames", {"a"}}}.dump()).body);
   CHECK(reply["Error"] == "sluice-extender has not read the cluster yet");
-  cluster.ReplaceNodes({});
+  ReplaceNodes(cluster, {});
   CHECK_FALSE(cluster.Synced());
-  cluster.ReplacePods({});
+  ReplacePods(cluster, {});
   CHECK(cluster.Synced());
 }
 
@@ -290,9 +291,9 @@ TEST_CASE("a new list removes pods that are gone") {
   Json pod = MakePod("p", 50);
   pod["spec"]["nodeName"] = "a";
   pod["metadata"]["annotations"]["sluice.dev/placement"] = R"({"main":["GPU-a-0"]})";
-  setup.cluster.PutPod(pod);
+  setup.cluster.PutPod(ReadPod(pod));
   CHECK(setup.cluster.Figures().free_cards == 0.5);
-  setup.cluster.ReplacePods({});
+  ReplacePods(setup.cluster, {});
   CHECK(setup.cluster.Figures().free_cards == 1);
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -42,6 +43,25 @@ inline Json MakePod(const std::string& name, int units, const std::string& cpu =
                             {{"requests", {{"cpu", cpu}, {"memory", "1Gi"}, {"sluice.dev/gpu-percent", units}}},
                              {"limits", {{"sluice.dev/gpu-percent", std::to_string(units)}}}}}}})}}},
           {"status", {{"phase", "Pending"}}}};
+}
+
+// As the watches pass a list on.
+inline void ReplaceNodes(ClusterState& cluster, const std::vector<Json>& nodes) {
+  std::unordered_set<std::string> names;
+  for (const Json& node : nodes) {
+    names.insert(node["metadata"]["name"]);
+    cluster.PutNode(ReadNode(node));
+  }
+  cluster.KeepNodes(names);
+}
+
+inline void ReplacePods(ClusterState& cluster, const std::vector<Json>& pods) {
+  std::unordered_set<std::string> uids;
+  for (const Json& pod : pods) {
+    uids.insert(pod["metadata"]["uid"]);
+    cluster.PutPod(ReadPod(pod));
+  }
+  cluster.KeepPods(uids);
 }
 
 class FakeBinder : public Binder {

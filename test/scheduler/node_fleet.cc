@@ -276,9 +276,8 @@ void RunFleet(const kube::ClientConfig& config, const Options& options) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   Fleet fleet(config, options.extender);
   kube::WatchHandler handler;
-  handler.replaced = [&fleet](const std::vector<Json>& pods) {
-    for (const Json& pod : pods) fleet.HandleChange(pod);
-  };
+  handler.begin = handler.end = [] {};
+  handler.item = [&fleet](const Json& pod) { fleet.HandleChange(pod); };
   handler.changed = [&fleet](kube::Change change, const Json& pod) {
     change == kube::Change::kDeleted ? fleet.HandleDeletion(pod) : fleet.HandleChange(pod);
   };

@@ -46,7 +46,7 @@ class Scheduler(unittest.TestCase):
         self.assertEqual(call["managedResources"], [{"name": "sluice.dev/gpu-percent", "ignoredByScheduler": False}])
         own = config_of(objects, "extender.yaml")
         self.assertEqual(own["listen"], "127.0.0.1:8889")  # only the pod itself may request a Binding
-        self.assertEqual(own["metricsListen"], "0.0.0.0:9404")
+        self.assertEqual(own["metricsListen"], ":9404")
         self.assertEqual(extender["ports"], [{"name": "metrics", "containerPort": 9404}])
         for container in (scheduler, extender):
             self.assertTrue(container["securityContext"]["readOnlyRootFilesystem"])

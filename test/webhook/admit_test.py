@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """`sluice admit` gives the webhook's decisions without a cluster: admit_test.py SLUICE GOLDEN_FOLDER"""
 
 import glob
@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 import tempfile
+
+import yaml
 
 failures = []
 
@@ -79,6 +81,87 @@ spec:
         metadata: {annotations: {sluice.dev/gpu-fraction: '%s'}}
         spec: {containers: [{name: a, image: x}]}
 """
+RAY = """apiVersion: ray.io/v1
+kind: RayCluster
+metadata: {name: ray}
+spec:
+  headGroupSpec:
+    template:
+      metadata: {annotations: {sluice.dev/gpu-fraction: '%s'}}
+      spec: {containers: [{name: head, image: rayproject/ray}]}
+  workerGroupSpecs:
+  - template:
+      metadata: {annotations: {sluice.dev/gpu-fraction: '%s'}}
+      spec: {containers: [{name: worker, image: rayproject/ray}]}
+"""
+
+
+def conversions(program):
+    """--convert: the manifest afterwards is accepted without aliases and gives the share that aliases give."""
+    metadata = {"name": "p", "labels": {"team": "a"}}
+    fraction = {"gpu-fraction.sluice.dev/a": "0.5"}
+    cases = [
+        ({"gpu-fraction": "0.5"}, {}, fraction),
+        ({"gpu-fraction": "0.5", "gpu-fraction-container-name": "b"}, {}, {"gpu-fraction.sluice.dev/b": "0.5"}),
+        ({"gpu-memory": "4000"}, {}, {"gpu-memory.sluice.dev/a": "4000Mi"}),
+        (
+            {
+                "nvidia.com/container.a.gpu-memory.request": "8Gi",
+                "nvidia.com/container.a.gpu-memory.limit": "16Gi",
+            },
+            {},
+            {"gpu-memory.sluice.dev/a": "8Gi", "memory-limit.sluice.dev/a": "16Gi"},
+        ),
+        (
+            {},
+            {"nvidia.com/gpu": 1, "nvidia.com/gpumem": "8000", "nvidia.com/gpucores": 30, "cpu": "4"},
+            {"gpu-memory.sluice.dev/a": "8000Mi", "compute-limit.sluice.dev/a": "0.3"},
+        ),
+        ({}, {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 25}, {"gpu-fraction.sluice.dev/a": "0.25"}),
+        ({}, {"nvshare.com/gpu": 1}, {"gpu-fraction.sluice.dev/a": "0.1"}),
+        ({}, {"nvidia.com/gpu": 1}, {}),
+    ]
+    for annotations, limits, wanted in cases:
+        template = {
+            "metadata": dict(metadata, annotations=dict(annotations, other="x")),
+            "spec": {
+                "schedulerName": "kai-scheduler",
+                "containers": [
+                    {"name": "a", "image": "x", "resources": {"limits": limits}},
+                    {"name": "b", "image": "y"},
+                ],
+            },
+        }
+        pod = dict(template, apiVersion="v1", kind="Pod")
+        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": template}}
+        for given, at in ((pod, lambda m: m), (job, lambda m: m["spec"]["template"])):
+            status, out, said = admit(program, "-f", "-", "--convert", text=json.dumps(given))
+            converted = at(yaml.safe_load(out))
+            found = converted["metadata"]["annotations"]
+            check(status == 0 and found == dict(wanted, other="x"), f"{annotations} {limits}: {status} {said} {found}")
+            left = converted["spec"]["containers"][0]["resources"]["limits"]
+            kept = {k: v for k, v in limits.items() if not wanted or k == "cpu"}
+            check(left == kept, f"{annotations} {limits}: {left}")
+            check(("schedulerName" in converted["spec"]) == (not wanted), f"{annotations} {limits}: the scheduler")
+            if not wanted:
+                continue
+            sized = ["-f", "-", "-o", "none", "--gpu-memory", "80Gi"]
+            _, _, as_alias = admit(program, *sized, "--aliases", text=json.dumps(given))
+            status, _, as_ours = admit(program, *sized, text=out)
+            share = lambda said: re.findall(r": (\w+: \d+ percent)", said)
+            check(status == 0 and share(as_ours) and share(as_ours) == share(as_alias), f"{as_ours} and {as_alias}")
+    status, out, said = admit(
+        program,
+        "-f",
+        "-",
+        "--convert",
+        text=POD % ("p", "'0.5'") + "---\n" + POD.replace("sluice.dev/", "") % ("q", "'1'"),
+    )
+    check(status == 0 and "p: unchanged" in said and "q: converted" in said and out.count("---") == 1, said)
+    bad = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 8000}
+    spec = {"containers": [{"name": "a", "image": "x", "resources": {"limits": bad}}]}
+    status, out, said = admit(program, "-f", "-", "--convert", text=json.dumps({"kind": "Pod", "spec": spec}))
+    check(status == 1 and not out and "(nvidia.com/gpu of container 'a'): '2' is not accepted" in said, said)
 
 
 def main():
@@ -121,9 +204,32 @@ def main():
     check(status == 0 and said.count("a: 25 percent by sluice.dev/gpu-memory") == 2, said)
     status, _, said = admit(program, "-f", "-", text=json.dumps(pod))
     check(
-        status == 1 and said.endswith("webhook.assumedGpuMemory; for this command: --gpu-memory 24Gi\n"),
+        status == 1
+        and said.endswith("webhook.assumedGpuMemory (container 'a'); for this command: --gpu-memory 24Gi\n"),
         f"bytes without a known GPU are denied: {said}",
     )
+    # A workload of any kind: each template's pods, and annotations that no template holds.
+    status, out, said = admit(program, "-f", "-", "-o", "patch", text=RAY % ("0.25", "0.5"))
+    paths = [o["path"] for o in json.loads(out)]
+    check(
+        status == 0
+        and "its pods (spec/headGroupSpec/template): head: 25 percent" in said
+        and "its pods (spec/workerGroupSpecs/0/template): worker: 50 percent" in said
+        and any(p.startswith("/spec/workerGroupSpecs/0/template/spec/containers/0/") for p in paths),
+        f"{status} {said} {paths}",
+    )
+    status, _, said = admit(program, "-f", "-", text=RAY % ("0.25", "5.5"))
+    check(status == 1 and "denied: spec/workerGroupSpecs/0/template: sluice.dev/gpu-fraction: '5.5'" in said, said)
+    # The handler of a RuntimeClass in the same input, whatever the order.
+    sandbox = POD % ("boxed", "'0.5'") + "  runtimeClassName: isolated\n"
+    runtime = "---\nkind: RuntimeClass\nmetadata: {name: isolated}\nhandler: runsc\n"
+    for text, warned in ((sandbox, False), (sandbox + runtime, True)):
+        text = text.replace(
+            "spec: {containers: [{name: a, image: x}]}\n", "spec:\n  containers: [{name: a, image: x}]\n"
+        )
+        status, _, said = admit(program, "-f", "-", "-o", "none", text=text)
+        check(status == 0 and ("--nvproxy" in said) == warned, f"{warned}: {status} {said}")
+    conversions(program)
     # Unreadable input gives status 2 and a message with the place.
     for arguments, text, wanted in (
         (["-f", "/none"], None, "/none: No such file or directory"),

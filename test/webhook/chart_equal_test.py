@@ -19,6 +19,7 @@ def normal(webhook):
     out = dict({"matchPolicy": "Equivalent", "reinvocationPolicy": "Never", "timeoutSeconds": 10}, **webhook)
     service = dict({"port": 443}, **out.pop("clientConfig")["service"])
     out["path"] = service["path"], service["port"]
+    out["namespaceSelector"] = out.get("namespaceSelector") or {}
     return out
 
 
@@ -29,9 +30,12 @@ def compare(what, chart_side, program_side):
     return 1
 
 
+EMPTY = ("webhook.excludedNamespaces={}",)
+
+
 def main():
     failed = 0
-    for settings in ((), ("webhook.aliases=true",), ("webhook.excludedNamespaces={kube-system,infra}",)):
+    for settings in ((), ("webhook.aliases=true",), ("webhook.excludedNamespaces={kube-system,infra}",), EMPTY):
         rendered = chart.render(*settings)
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
             if settings:  # otherwise the program uses its own defaults, which must equal the chart's

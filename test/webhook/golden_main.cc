@@ -119,7 +119,9 @@ int Expect(const std::vector<Pair>& pairs) {
     for (const auto& [name, node] : p.input.nodes) {
       Json gpus = Json::array();
       for (const Gpu& g : node.gpus) gpus.push_back({{"uuid", "GPU-0"}, {"model", g.model}, {"memory", g.memory}});
-      nodes.push_back({{"name", name}, {"labels", node.labels}, {"gpus", gpus.dump()}});
+      Json labels = Json::object();
+      for (const auto& label : node.labels.all()) labels[label->key] = label->value;
+      nodes.push_back({{"name", name}, {"labels", labels}, {"gpus", gpus.dump()}});
     }
     line["nodes"] = nodes;
     const Json& first = p.input.documents[0];

@@ -28,12 +28,14 @@ class Mirror {
  public:
   WatchHandler Handler() {
     WatchHandler h;
-    h.replaced = [this](const std::vector<Json>& items) {
-      const std::lock_guard lock(mutex_);
-      names_.clear();
-      for (const Json& i : items) names_.insert(i["metadata"]["name"]);
-      ++lists_;
+    const auto name = [](const Json& object, std::vector<std::string>& list) {
+      list.push_back(object["metadata"]["name"]);
     };
+    CollectLists<std::string>(h, name, [this](const std::vector<std::string>& names) {
+      const std::lock_guard lock(mutex_);
+      names_ = {names.begin(), names.end()};
+      ++lists_;
+    });
     h.changed = [this](Change change, const Json& o) {
       const std::lock_guard lock(mutex_);
       if (change == Change::kDeleted) {

@@ -7,6 +7,7 @@
 
 #include "golden.h"
 #include "sluice/names.h"
+#include "webhook/decision/convert.h"
 #include "webhook/decision/manifest.h"
 #include "webhook/decision/review.h"
 
@@ -96,6 +97,7 @@ Json Stripped(Json pod) {
   if (auto m = pod.find("metadata"); m != pod.end() && m->is_object()) {
     if (auto a = m->find("annotations"); a != m->end() && a->is_object()) {
       a->erase("sluice.dev/injected");
+      a->erase("sluice.dev/placement");
       if (a->empty()) m->erase("annotations");
     } else if (a != m->end() && a->is_null()) {
       m->erase("annotations");
@@ -117,7 +119,8 @@ Json Stripped(Json pod) {
       if (c.contains("env") && c["env"].is_array()) {
         for (const Json& e : c["env"]) {
           const std::string name = e.value("name", Json("")).is_string() ? e.value("name", "") : "";
-          if (name != "LD_PRELOAD" && !name.starts_with("SLUICE_")) kept.push_back(e);
+          const bool is_ours = name == "LD_PRELOAD" || name == "NVIDIA_VISIBLE_DEVICES" || name.starts_with("SLUICE_");
+          if (!is_ours) kept.push_back(e);
         }
       }
       c["env"] = kept;
@@ -164,7 +167,8 @@ TEST_CASE("each of 10,000 mutated pods gets an answer; patches are idempotent an
       INFO(again.Message());
       REQUIRE(again.verdict == Verdict::kPatch);
       REQUIRE(again.patch.empty());
-      REQUIRE(Stripped(result) == Stripped(pod));
+      const Conversion taken = c.config.aliases ? ConvertAliases(pod, ConversionScope::kAdmission) : Conversion();
+      REQUIRE(Stripped(result) == Stripped(taken.has_changes ? taken.pod : pod));
     } else {
       ++nothing;
       REQUIRE(d.patch.empty());
@@ -245,7 +249,7 @@ TEST_CASE("pods of real projects are decided, and their patches are idempotent")
         config.aliases = aliases;
         const Decision d = Decide({pod, "team-a", config, {}});
         INFO(d.Message());
-        if (!ConcernsSluice(pod, aliases)) CHECK(d.verdict == Verdict::kNothing);
+        if (!ConcernsSluice(pod, aliases)) CHECK(d.verdict == Verdict::kNothing);  // visibleDevices only warns
         if (!aliases && d.verdict == Verdict::kNothing) {
           // The same pod with an annotation for its first container.
           Json mine = pod;
@@ -258,10 +262,16 @@ TEST_CASE("pods of real projects are decided, and their patches are idempotent")
             CHECK(Decide({result, "team-a", config, {}}).patch.empty());
             CHECK(Stripped(result) == Stripped(mine));
           } else {
-            // Windows pods, whole GPUs and LD_PRELOAD with valueFrom are denied.
+            // Windows pods, whole GPUs, claims, LD_PRELOAD with valueFrom and access to the host are denied.
             CHECK(given.verdict == Verdict::kDeny);
             for (const Finding& f : given.denials) {
-              CHECK((f.rule == Rule::kWindows || f.rule == Rule::kForeignGpu || f.rule == Rule::kPreloadValueFrom));
+              CHECK((f.rule == Rule::kWindows || f.rule == Rule::kForeignGpu || f.rule == Rule::kPreloadValueFrom ||
+                     f.rule == Rule::kResourceClaim || f.rule == Rule::kPrivileged));
+            }
+            // None of the last is denied where the administrator allows it.
+            config.privileged = config.resource_claims = Reaction::kWarn;
+            for (const Finding& f : Decide({mine, "team-a", config, {}}).denials) {
+              CHECK((f.rule != Rule::kResourceClaim && f.rule != Rule::kPrivileged));
             }
           }
         }

@@ -25,7 +25,8 @@ class MeshWebhook(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         pod = review["request"]["object"]
-        change = pod["metadata"].get("labels", {}).get("mesh")
+        labels = pod["metadata"].get("labels", {})
+        change = labels.get("mesh") or labels.get("early-mesh")
         names = [c["name"] for c in pod["spec"]["containers"]]
         patch = []
         if change == "proxy-first" and "unknown-proxy" not in names:
@@ -33,6 +34,9 @@ class MeshWebhook(http.server.BaseHTTPRequestHandler):
                 {"op": "add", "path": "/spec/containers/0", "value": {"name": "unknown-proxy", "image": "proxy"}},
                 {"op": "add", "path": "/spec/initContainers", "value": [{"name": "init", "image": "proxy"}]},
             ]
+        if change == "container-before" and "unknown-proxy" not in names:
+            proxy = {"name": "unknown-proxy", "image": "proxy"}
+            patch = [{"op": "add", "path": "/spec/containers/0", "value": proxy}]
         if change == "late-container" and "late" not in names:
             patch = [
                 {
@@ -79,13 +83,14 @@ def reinvocation(server, program, folder, kubeconfig, install):
     context.load_cert_chain(folder + "/leaf2.crt", folder + "/leaf2.key")
     mesh.socket = context.wrap_socket(mesh.socket, server_side=True)
     threading.Thread(target=mesh.serve_forever, daemon=True).start()
+    # The API server calls webhooks in the order of their configurations' names.
     put(
         server,
         [
             {
                 "apiVersion": "admissionregistration.k8s.io/v1",
                 "kind": "MutatingWebhookConfiguration",
-                "metadata": {"name": "zz-mesh"},
+                "metadata": {"name": name},
                 "webhooks": [
                     {
                         "name": "mesh.example.org",
@@ -93,7 +98,7 @@ def reinvocation(server, program, folder, kubeconfig, install):
                         "sideEffects": "None",
                         "failurePolicy": "Fail",
                         "reinvocationPolicy": "IfNeeded",
-                        "objectSelector": {"matchExpressions": [{"key": "mesh", "operator": "Exists"}]},
+                        "objectSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}]},
                         "clientConfig": {
                             "url": f"https://127.0.0.1:{mesh.server_port}/",
                             "caBundle": base64.b64encode(read(folder + "/ca.crt")).decode(),
@@ -104,6 +109,7 @@ def reinvocation(server, program, folder, kubeconfig, install):
                     }
                 ],
             }
+            for name, label in (("aa-mesh", "early-mesh"), ("zz-mesh", "mesh"))
         ],
     )
 
@@ -130,6 +136,23 @@ def reinvocation(server, program, folder, kubeconfig, install):
         check(calls == 2, f"mesh {label}: expected 2 calls, got {calls}")
         return answer, {c["name"]: c for c in answer["spec"]["containers"]}
 
+    # An unknown proxy that came before sluice's first call, at which the pod has two containers already.
+    early = copy.deepcopy(WITH_SHARE)
+    early["metadata"]["labels"] = {"early-mesh": "container-before"}
+    wait(
+        lambda: (
+            send(server, early, "team-a")[1].get("spec", {}).get("containers", [{}])[0].get("name") == "unknown-proxy"
+        ),
+        "the API server calls the webhook that comes first",
+    )
+    status, answer, _ = send(server, early, "team-a")
+    containers = {c["name"]: c for c in answer["spec"]["containers"]} if status == 201 else {}
+    check(
+        list(containers) == ["unknown-proxy", "a"]
+        and preload(containers["a"]) == [LIBRARY]
+        and not preload(containers["unknown-proxy"]),
+        f"container-before: {status} {answer}",
+    )
     # An unknown proxy as the first container: the annotated container keeps its share, and the proxy gets none.
     answer, containers = create("proxy-first")
     check(
@@ -166,6 +189,7 @@ def reinvocation(server, program, folder, kubeconfig, install):
         lambda: send(server, WITH_SHARE, "team-a")[1]["spec"]["schedulerName"] == "default-scheduler",
         "a changed schedulerName needs no restart",
     )
-    server.call("DELETE", ADMISSION + "mutatingwebhookconfigurations/zz-mesh")
+    for name in ("aa-mesh", "zz-mesh"):
+        server.call("DELETE", ADMISSION + "mutatingwebhookconfigurations/" + name)
     mesh.shutdown()
     check(webhook.stop() == 0, "the webhook exits with status 0")

@@ -14,9 +14,11 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "common/loader_paths.h"
 #include "common/read_file.h"
 #include "common/settings/settings.h"
 #include "explain.h"
@@ -35,6 +37,7 @@ namespace fs = std::filesystem;
 struct Command {
   std::vector<std::string> arguments;
   std::map<std::string, std::string> variables;
+  sluice::LoaderPaths paths;  // its links last until the command has ended
 };
 
 // The folder that holds bin and lib.
@@ -49,18 +52,22 @@ fs::path Existing(const fs::path& path, const char* name) {
   return path;
 }
 
+// Sets a variable of the loader's to our library or folder, before the value that it has.
+void Prepend(Command& command, const char* variable, const fs::path& path) {
+  std::string error;
+  const std::optional<std::string> fit = command.paths.Fit(path.string(), error);
+  if (!fit) Quit(error, 1);
+  command.variables[variable] = sluice::PrependedTo(variable, *fit);
+}
+
 void Preload(Command& command) {
-  const std::string shim = Existing(Prefix() / "lib" / SLUICE_SHIM_NAME, "the hook library").string();
-  const char* present = getenv("LD_PRELOAD");
-  command.variables["LD_PRELOAD"] = present != nullptr && *present != '\0' ? shim + ":" + present : shim;
+  Prepend(command, "LD_PRELOAD", Existing(Prefix() / "lib" / SLUICE_SHIM_NAME, "the hook library"));
 }
 
 void UseSimulatedGpu(Command& command) {
   const fs::path folder = Prefix() / "lib" / "simgpu";
   Existing(folder / "libcuda.so.1", "the simulated GPU");
-  const char* present = getenv("LD_LIBRARY_PATH");
-  command.variables["LD_LIBRARY_PATH"] =
-      present != nullptr && *present != '\0' ? folder.string() + ":" + present : folder.string();
+  Prepend(command, "LD_LIBRARY_PATH", folder);
 }
 
 // Runs the command to its end and returns its status as a shell does. Signals that a terminal sends to both processes

@@ -32,8 +32,8 @@ std::string AnnotationsPage() {
 
 <!-- Written by `sluice-webhook --print-annotations`; a test holds this file equal to the code. -->
 
-`sluice.dev/<key>` on a pod means the pod's only regular container (containers that a service mesh adds do not count) and
-every container that asks for the resource `sluice.dev/gpu-percent` by itself. `<key>.sluice.dev/<container>` means one
+`sluice.dev/<key>` on a pod means the pod's only regular container ([which one](#which-container)) and every container
+that asks for the resource `sluice.dev/gpu-percent` by itself. `<key>.sluice.dev/<container>` means one
 container by its name: regular, init or sidecar. A container's own annotation goes before the pod's. In a Deployment, Job or
 another workload the annotations belong into the template's metadata.
 
@@ -81,6 +81,19 @@ spec:
 `sluice admit -f pod.yaml` shows what becomes of a manifest, without a cluster (for `gpu-memory` with `--gpu-memory 24Gi`: there is
 no node that tells its card).
 
+## Which container
+
+Other projects add containers to users' pods. `sluice.dev/gpu-fraction` and `sluice.dev/gpu-memory` mean the one regular
+container that is left by these rules, in this order:
+
+1. Containers that the annotation's writer did not write do not count. The API server records them before it calls webhooks
+   (`metadata.managedFields`), and `kubectl apply` in its own annotation.
+2. Known sidecars do not count (`sidecars` in the [configuration](configuration.md#sluice-webhook)).
+3. Of several that are left, `kubectl.kubernetes.io/default-container` names one.
+
+Otherwise the pod is denied, and the annotation must name its container. Native sidecars (`initContainers` with
+`restartPolicy: Always`) never count.
+
 ## What the webhook adds
 
 To each container that is given a share, and to nothing else: the resource in limits and requests, `LD_PRELOAD` with sluice's
@@ -94,13 +107,40 @@ so: `runtimeClassName` of a pod that has none, and `schedulerName` of a pod that
   images. Remedy: write the image's value into the pod's `env`; the webhook then puts sluice's library in front of it.
 - `SLUICE_*` variables that contradict the annotations are denied by name. `SLUICE_SOCKET`, `SLUICE_ENGINE` and
   `SLUICE_DISABLE` belong to the allocation.
-- `sluice.dev/inject: "false"` leaves a pod alone; beside a share it is a contradiction and denied.
+- `NVIDIA_VISIBLE_DEVICES` of a container with a share is removed, since the share gives the GPU. In the pod's other containers
+  it becomes `void`.
+- `sluice.dev/inject: "false"` leaves a pod alone, whatever its other annotations say. Beside a request for the resource it is
+  denied.
+- A pod that is copied (`kubectl debug --copy-to`), restored from a backup or applied again is taken as it was: what the webhook
+  added stays, and an old `sluice.dev/placement` is removed.
+
+## What is denied beside a share
+
+- A second GPU for the same container: `nvidia.com/gpu`, a MIG instance, the resources of HAMi, Volcano, Aliyun, GPU Manager or
+  nvshare, a claim of dynamic resource allocation, KAI's or Run:ai's annotation with their scheduler, the preloaded library of
+  another sharing system.
+- What reaches past the share: `privileged: true`, `hostPID`, `hostIPC`, and host paths that hold the GPU's device nodes or the
+  sockets of sluice, kubelet or container runtime. [security.md](security.md#pods-that-reach-past-their-share) has the settings.
+
+A sandboxed runtime class (gVisor, Kata) gives a warning: the hook cannot work there.
+
+## Workloads
+
+Templates are checked when the workload is applied: those of Kubernetes' own kinds, and those of other projects' that
+`webhook.workloads` lists, where pod templates are found by their shape (`spec.containers`). `sluice admit` looks into every
+kind, and names annotations of sluice that stand in no template.
 
 ## Aliases
 
-Where the chart allows it (`webhook.aliases`), the annotations of KAI and Run:ai are read when none of `sluice.dev` gives a
-size: `gpu-fraction`, `gpu-memory` (a whole number of MiB), `gpu-fraction-container-name` (default: the first container). The
-webhook warns that they are deprecated here.
+Where the chart allows it (`webhook.aliases`), the forms of other systems are read when none of `sluice.dev` gives a size, and the
+webhook warns that they are deprecated here:
+
+- KAI, Run:ai 2: `gpu-fraction`, `gpu-memory` (a whole number of MiB), `gpu-fraction-container-name` (default: the first container);
+- KAI, Run:ai 3: `nvidia.com/container.<name>.gpu-memory.request` (the budget) and `.limit` (`memory-limit`);
+- HAMi: the resources `nvidia.com/gpumem`, `nvidia.com/gpumem-percentage` and `nvidia.com/gpucores` (`compute-limit`);
+- nvshare: the resource `nvshare.com/gpu` (a tenth of a GPU).
+
+[migration.md](migration.md) has a before and after of each.
 
 ## gpu-memory
 

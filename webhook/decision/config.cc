@@ -1,5 +1,6 @@
 #include "webhook/decision/config.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -53,12 +54,76 @@ Reader Strings(std::vector<std::string>& out) {
   };
 }
 
+Reader ReactionTo(Reaction& out) {
+  return [&out](const Json& v) -> std::string {
+    if (v == "deny") {
+      out = Reaction::kDeny;
+    } else if (v == "warn") {
+      out = Reaction::kWarn;
+    } else if (v == "allow") {
+      out = Reaction::kAllow;
+    } else {
+      return "deny, warn, allow";
+    }
+    return {};
+  };
+}
+
+Reader StringMap(std::map<std::string, std::string, std::less<>>& out) {
+  return [&out](const Json& v) -> std::string {
+    if (!v.is_object()) return "a map of strings";
+    for (const auto& [key, value] : v.items()) {
+      if (!value.is_string()) return "a map of strings";
+      out[key] = value;
+    }
+    return {};
+  };
+}
+
+// Absolute paths.
+Reader Paths(std::vector<std::string>& out) {
+  return [&out](const Json& v) -> std::string {
+    std::vector<std::string> list;
+    const bool is_absolute = Strings(list)(v).empty() && std::all_of(list.begin(), list.end(), [](const auto& path) {
+                               return path.starts_with('/') && path.find_first_not_of("/*") != std::string::npos;
+                             });
+    if (!is_absolute) return "a list of absolute paths below /";
+    out = std::move(list);
+    return {};
+  };
+}
+
+// GROUP/RESOURCE.
+Reader Workloads(std::vector<std::string>& out) {
+  return [&out](const Json& v) -> std::string {
+    std::vector<std::string> list;
+    const bool is_valid = Strings(list)(v).empty() && std::all_of(list.begin(), list.end(), [](const auto& entry) {
+                            const size_t slash = entry.find('/');
+                            return slash != std::string::npos && slash > 0 && slash + 1 < entry.size() &&
+                                   entry.find('/', slash + 1) == std::string::npos && !entry.starts_with('*');
+                          });
+    if (!is_valid) return "a list of GROUP/RESOURCE, as kubeflow.org/pytorchjobs or kubeflow.org/*";
+    out = std::move(list);
+    return {};
+  };
+}
+
 Reader WholeNumber(uint32_t& out, uint32_t low, uint32_t high, const char* unit) {
   return [&out, low, high, unit](const Json& v) -> std::string {
     if (!v.is_number_integer() || v.get<int64_t>() < low || v.get<int64_t>() > high) {
       return "a whole number of " + std::string(unit) + " from " + std::to_string(low) + " to " + std::to_string(high);
     }
     out = v;
+    return {};
+  };
+}
+
+template <class T>
+Reader LogChoice(T& out, std::optional<T> (*parse)(std::string_view), const char* accepted) {
+  return [&out, parse, accepted](const Json& v) -> std::string {
+    const auto value = v.is_string() ? parse(v.get_ref<const std::string&>()) : std::nullopt;
+    if (!value) return accepted;
+    out = *value;
     return {};
   };
 }
@@ -120,6 +185,43 @@ std::string ReadRemoveRefused(const Json& v, File& file) {
 
 }  // namespace
 
+std::vector<std::string> DefaultSidecars() {
+  return {"istio-proxy", "linkerd-proxy", "envoy", "kuma-sidecar", "consul-dataplane", "envoy-sidecar",
+          "consul-connect-envoy-sidecar", "daprd", "jaeger-agent", "otc-container", "aws-otel-collector", "xray-daemon",
+          "vault-agent", "cloud-sql-proxy", "azwi-proxy", "kube-rbac-proxy", "oauth-proxy", "gke-gcsfuse-sidecar",
+          "fluid-fuse", "jfs-mount",
+          // Knative, Katib, KServe, Argo Workflows, KubeRay.
+          "queue-proxy", "metrics-logger-and-collector", "agent@kserve/agent", "wait@argoexec", "autoscaler@ray"};
+}
+
+std::vector<std::string> DefaultHostPaths() {
+  return {"/dev/nvidia*",
+          "/dev/dri",
+          "/dev/char",
+          "/dev/mem",
+          "/var/lib/kubelet/device-plugins",
+          "/var/lib/kubelet/pod-resources",
+          "/var/lib/kubelet/plugins_registry",
+          "/etc/cdi",
+          "/run/cdi",
+          "/run/containerd",
+          "/run/k3s/containerd",
+          "/run/crio",
+          "/run/docker.sock",
+          "/run/cri-dockerd.sock",
+          "/run/nvidia*"};
+}
+
+std::vector<std::string> DefaultSandboxedRuntimes() {
+  return {"gvisor*", "runsc*", "kata*", "firecracker*", "wasm*", "spin", "slight", "unikernel*", "urunc"};
+}
+
+std::vector<std::string> DefaultWorkloads() {
+  return {"kubeflow.org/*",      "ray.io/*",         "jobset.x-k8s.io/*",     "leaderworkerset.x-k8s.io/*",
+          "batch.volcano.sh/*",  "apps.kruise.io/*", "serving.knative.dev/*", "argoproj.io/rollouts",
+          "actions.github.com/*"};
+}
+
 std::optional<File> ParseConfig(std::string_view yaml, std::string& error) {
   const auto documents = ReadManifests(yaml, error);
   if (!documents) return std::nullopt;
@@ -154,10 +256,20 @@ std::optional<File> ParseConfig(std::string_view yaml, std::string& error) {
                             }},
                            {"excludedNamespaces", Strings(c.excluded_namespaces)},
                            {"sidecars", Strings(c.sidecars)},
+                           {"workloads", Workloads(c.workloads)},
+                           {"privileged", ReactionTo(c.privileged)},
+                           {"hostPaths", Paths(c.host_paths)},
+                           {"nodePaths", Paths(c.node_paths)},
+                           {"visibleDevices", ReactionTo(c.visible_devices)},
+                           {"resourceClaims", ReactionTo(c.resource_claims)},
+                           {"sandboxedRuntimes", Strings(c.sandboxed_runtimes)},
+                           {"runtimeHandlers", StringMap(c.runtime_handlers)},
                            {"schedulerName", OptionalString(c.scheduler_name)},
                            {"removeRefused", [&](const Json& v) { return ReadRemoveRefused(v, file); }},
                            {"trusted", Strings(c.trusted)},
                            {"watchNodes", Bool(file.watch_nodes)},
+                           {"logFormat", LogChoice(file.log_format, ParseLogFormat, "text, json")},
+                           {"logLevel", LogChoice(file.log_level, ParseLogLevel, "error, warn, info, debug")},
                            {"selfSigned", [&](const Json& v) { return ReadSelfSigned(v, file); }}};
   error = ReadMap(documents->front(), "", readers);
   if (!error.empty()) return std::nullopt;

@@ -3,14 +3,27 @@
 #define SLUICE_WEBHOOK_DECISION_CONFIG_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/log/log.h"
+
 namespace sluice::webhook {
 
 enum class DriverAccess { kCdi, kNvidiaRuntime, kDirect };
+
+// Reactions that an administrator chooses between.
+enum class Reaction { kDeny, kWarn, kAllow };
+
+// The defaults of the lists below.
+std::vector<std::string> DefaultSidecars();
+std::vector<std::string> DefaultHostPaths();
+std::vector<std::string> DefaultSandboxedRuntimes();
+std::vector<std::string> DefaultWorkloads();
 
 // The settings behind a decision. All of them may change while the webhook runs.
 struct Config {
@@ -19,9 +32,27 @@ struct Config {
   std::string runtime_class = "nvidia";        // for pods without one, if driver_access is kNvidiaRuntime
   std::optional<uint64_t> assumed_gpu_memory;  // bytes of the smallest GPU while no node is known
   std::vector<std::string> excluded_namespaces = {"kube-system"};
-  // Containers that other webhooks add. They do not count when a pod's only container is searched.
-  std::vector<std::string> sidecars = {"istio-proxy",     "linkerd-proxy",       "envoy",        "vault-agent", "daprd",
-                                       "cloud-sql-proxy", "gke-gcsfuse-sidecar", "otc-container"};
+  // Containers that other projects add to users' pods: NAME, or NAME@PART where the image must contain PART. They do
+  // not count when a pod's only container is searched.
+  std::vector<std::string> sidecars = DefaultSidecars();
+  // Privileged containers, host folders and host namespaces of pods with a share: they reach past the share.
+  Reaction privileged = Reaction::kDeny;
+  // Host folders and sockets that give access to GPUs, to sluice or to the container runtime. Folders above them count
+  // as well. A trailing * stands for any end of the name.
+  std::vector<std::string> host_paths = DefaultHostPaths();
+  // Sluice's folders on the nodes, as host_paths.
+  std::vector<std::string> node_paths = {"/var/lib/sluice", "/run/sluice"};
+  // NVIDIA_VISIBLE_DEVICES of pods without a share: NVIDIA's runtime gives them GPUs that others have shares of.
+  Reaction visible_devices = Reaction::kWarn;
+  // Claims of dynamic resource allocation in a container with a share. The webhook does not see their device class.
+  Reaction resource_claims = Reaction::kDeny;
+  // Runtime classes or handlers whose sandbox keeps the library out: a word of their names (between - . and _), with a
+  // trailing * for any end of the word.
+  std::vector<std::string> sandboxed_runtimes = DefaultSandboxedRuntimes();
+  // Handlers of runtime classes, where they are known.
+  std::map<std::string, std::string, std::less<>> runtime_handlers;
+  // GROUP/RESOURCE of workloads of other projects whose pod templates the API server has checked.
+  std::vector<std::string> workloads = DefaultWorkloads();
   // Set on pods that request the resource and name no scheduler. Empty: the pods keep the default scheduler.
   std::string scheduler_name;
   // Names of users or groups that may change sluice's own annotations (the marker, the placement) on a pod.
@@ -54,6 +85,8 @@ struct File {
   std::optional<RemoveRefused> remove_refused;
   std::optional<SelfSigned> self_signed;  // absent: --cert and --key are needed
   bool watch_nodes = true;                // read nodes' GPU annotations, for gpu-memory
+  LogFormat log_format = LogFormat::kText;
+  LogLevel log_level = LogLevel::kInfo;
 };
 
 // Parses YAML. Unknown keys are errors. nullopt: `error` names the field, its value and the accepted ones.

@@ -2,29 +2,36 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "common/settings/settings.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
 #include "sluice/wire.h"
+#include "webhook/decision/convert.h"
+#include "webhook/decision/host_access.h"
 #include "webhook/decision/injection.h"
+#include "webhook/decision/marker.h"
+#include "webhook/decision/other_systems.h"
 #include "webhook/decision/patch.h"
 #include "webhook/decision/requested_shares.h"
 
 namespace sluice::webhook {
 namespace {
 
-constexpr std::string_view kMirror = "kubernetes.io/config.mirror";
 constexpr std::string_view kDefaultScheduler = "default-scheduler";
-constexpr std::string_view kMarkerField = SLUICE_DOMAIN "/" SLUICE_KEY_INJECTED;
-
-bool IsMirror(const Json* annotations) { return annotations != nullptr && annotations->contains(kMirror); }
 
 bool IsWindows(const Json& spec) {
   if (const Json* os = Member(spec, "os"); os != nullptr && Text(*os, "name") == "windows") return true;
   const Json* selector = Member(spec, "nodeSelector");
   return selector != nullptr &&
          (Text(*selector, "kubernetes.io/os") == "windows" || Text(*selector, "beta.kubernetes.io/os") == "windows");
+}
+
+bool IsExcluded(const Input& input) {
+  const auto& excluded = input.config.excluded_namespaces;
+  return !input.off.test(static_cast<size_t>(Rule::kExcluded)) &&
+         std::find(excluded.begin(), excluded.end(), input.name_space) != excluded.end();
 }
 
 bool AreUnitsAccepted(int64_t units) {
@@ -36,6 +43,7 @@ bool AreUnitsAccepted(int64_t units) {
 struct GrantedShare {
   const RequestedShare* requested;
   uint32_t percent;
+  bool is_computed = false;  // the webhook chose the units, not the user
 };
 
 class Decider {
@@ -49,14 +57,15 @@ class Decider {
       Close();
       return;
     }
-    if (findings_.IsEnabled(Rule::kMirror) && IsMirror(view.annotations)) return;
-    const auto& excluded = input_.config.excluded_namespaces;
-    if (findings_.IsEnabled(Rule::kExcluded) &&
-        std::find(excluded.begin(), excluded.end(), input_.name_space) != excluded.end()) {
+    if (findings_.IsEnabled(Rule::kMirror) && IsMirrorPod(input_.pod)) return;
+    if (IsExcluded(input_)) return;
+    const RequestedShares requested = ResolveShares(view, input_, findings_);
+    if (!requested.concerns_sluice) {
+      CheckVisibleDevices(view, input_, findings_);
+      Close();
       return;
     }
-    const RequestedShares requested = ResolveShares(view, input_, findings_);
-    if (!requested.concerns_sluice) return;
+    marker_ = ReadMarker(view);
     if (IsWindows(*view.spec)) {
       findings_.Deny(Rule::kWindows,
                      "spec.os: this is a Windows pod, and a Windows pod cannot have a share of a GPU; accepted: linux");
@@ -75,8 +84,14 @@ class Decider {
         Member(*view.spec, "runtimeClassName") == nullptr) {
       patch.Add("/spec", "runtimeClassName", Quote(input_.config.runtime_class));
     }
-    if (!shares.empty()) SetScheduler(*view.spec, patch);
-    if (!shares.empty()) SetMarker(view, shares, patch);
+    if (!shares.empty()) {
+      CheckHostAccess(view, input_, findings_);
+      WarnSandbox(view, input_, findings_);
+      HideOtherDevices(view, shares, patch);
+      SetScheduler(*view.spec, patch);
+      SetMarker(view, shares, patch);
+      DropPlacement(view, requested, patch);
+    }
     out_.patch = patch.Dump();
     Close();
   }
@@ -91,16 +106,34 @@ class Decider {
     }
   }
 
+  void HideOtherDevices(const PodView& view, const std::vector<GrantedShare>& shares, Patch& patch) {
+    for (const Container& c : view.containers) {
+      const bool has_share = std::any_of(shares.begin(), shares.end(),
+                                         [&](const GrantedShare& s) { return s.requested->container == &c; });
+      if (!has_share && c.kind != ContainerKind::kEphemeral) HideDevices(c, input_, findings_, patch);
+    }
+  }
+
+  // A pod that is restored, or copied with its annotations, is placed anew.
+  void DropPlacement(const PodView& view, const RequestedShares& requested, Patch& patch) {
+    if (!requested.has_old_placement || !findings_.IsEnabled(Rule::kDropPlacement)) return;
+    if (!view.annotations->contains(kPlacementField)) return;
+    findings_.Warn(Rule::kDropPlacement, std::string(kPlacementField) + " is removed: the pod is placed anew");
+    patch.Remove("/metadata/annotations", kPlacementField);
+  }
+
   // Adds this container's share, or denies.
   void Grant(const PodView& view, const RequestedShare& r, std::vector<GrantedShare>& shares) {
     const Container& c = *r.container;
     if (c.kind == ContainerKind::kEphemeral || r.sized_by.empty()) return;
-    CheckOtherGpu(c);
+    CheckOtherSystems(view, c, r.sized_by, input_, findings_);
     if (!CheckUnits(c)) return;
     const std::optional<int64_t> units = c.limit ? c.limit : c.request;
     std::optional<uint32_t> percent = r.settings.gpu_percent;
+    bool is_computed = false;
     if (const auto memory = r.settings.gpu_memory; memory && !percent) {
-      percent = PercentOfMemory(view, r, *memory, units);
+      is_computed = !units || marker_.HasComputed(c.name, *units, *memory);
+      percent = PercentOfMemory(view, r, *memory, units, is_computed);
       if (!percent) return;
     } else if (percent && units && *units != *percent) {
       findings_.Deny(Rule::kResourceContradiction,
@@ -111,7 +144,7 @@ class Decider {
     if (!percent && units) percent = static_cast<uint32_t>(*units);
     if (!percent) return;  // an invalid size is denied already
     CheckMemoryLimit(view, r, *percent);
-    shares.push_back({&r, *percent});
+    shares.push_back({&r, *percent, is_computed});
   }
 
   bool CheckUnits(const Container& c) {
@@ -139,44 +172,31 @@ class Decider {
     return true;
   }
 
-  // Denies a whole GPU of another device plugin beside a share.
-  void CheckOtherGpu(const Container& c) {
-    const Json* resources = Member(*c.json, "resources");
-    if (resources == nullptr) return;
-    for (const char* list : {"limits", "requests"}) {
-      const Json* quantities = Member(*resources, list);
-      if (quantities == nullptr) continue;
-      for (const auto& [name, quantity] : quantities->items()) {
-        if (!name.starts_with("nvidia.com/") || quantity == "0" || quantity == 0) continue;
-        findings_.Deny(Rule::kForeignGpu, c.field + ".resources: container '" + c.name + "' requests " + name +
-                                              " and a share of a GPU, and would get a whole GPU as well; accepted: "
-                                              "one of the two");
-        return;
-      }
-    }
-  }
-
   const Candidates& Gpus(const Json& spec) {
     if (!gpus_) gpus_ = FindGpus(spec, input_.nodes);
     return *gpus_;
   }
 
-  // `units`: the resource that the container requests. nullopt: denied, or unknown.
+  // `units`: the resource that the container requests; `is_computed`: the webhook chose them, for the GPUs known then.
+  // nullopt: denied, or unknown.
   std::optional<uint32_t> PercentOfMemory(const PodView& view, const RequestedShare& r, uint64_t memory,
-                                          std::optional<int64_t> units) {
+                                          std::optional<int64_t> units, bool is_computed) {
     const MemoryShare share = ShareOfMemory(memory, Gpus(*view.spec), input_.config.assumed_gpu_memory);
     if (!share.warning.empty()) findings_.Warn(Rule::kWarnModels, r.sized_by + ": " + share.warning);
     if (!share.percent) {
+      // The agent gives no more than the units are worth.
+      if (share.is_unknown && units) return static_cast<uint32_t>(*units);
       // A running pod keeps its share; a template may wait for nodes that an autoscaler adds.
       if (share.is_unknown && input_.mode == Mode::kTemplate) {
         out_.warnings.push_back(r.sized_by + ": " + share.error);
       } else if (input_.mode != Mode::kUpdate) {
-        findings_.Deny(share.is_unknown ? Rule::kMemoryUnknown : Rule::kMemoryAbove, r.sized_by + ": " + share.error);
+        findings_.Deny(share.is_unknown ? Rule::kMemoryUnknown : Rule::kMemoryAbove,
+                       r.sized_by + ": " + share.error + " (container '" + r.container->name + "')");
       }
       if (input_.mode == Mode::kCreate || !units) return std::nullopt;
       return static_cast<uint32_t>(*units);
     }
-    if (!units) return share.percent;
+    if (!units || (is_computed && input_.mode != Mode::kUpdate)) return share.percent;
     // A user may request more units than the bytes need. Fewer can come with a pod copied from another cluster.
     if (*units < *share.percent && input_.mode != Mode::kUpdate) {
       findings_.Deny(Rule::kResourceContradiction,
@@ -265,10 +285,13 @@ class Decider {
 
   void SetMarker(const PodView& view, const std::vector<GrantedShare>& shares, Patch& patch) {
     std::string containers;
+    std::set<std::string_view> names;  // the API server refuses equal ones only after this call
     for (const GrantedShare& s : shares) {
+      if (!names.insert(s.requested->container->name).second) continue;
       containers += (containers.empty() ? "" : ",") + Quote(s.requested->container->name) +
                     ":{\"percent\":" + std::to_string(s.percent);
       if (const auto memory = s.requested->settings.gpu_memory) containers += ",\"memory\":" + std::to_string(*memory);
+      if (s.is_computed) containers += ",\"units\":\"computed\"";
       containers += "}";
       if (!out_.reason.empty()) out_.reason += "; ";
       out_.reason +=
@@ -297,44 +320,9 @@ class Decider {
   const Input& input_;
   Decision& out_;
   Findings findings_;
+  Marker marker_;                   // of an earlier admission of this pod, or of the pod that it was copied from
   std::optional<Candidates> gpus_;  // of this pod; found at first use
 };
-
-const Json* Annotations(const Json& pod) {
-  const Json* metadata = Member(pod, "metadata");
-  const Json* annotations = metadata == nullptr ? nullptr : Member(*metadata, "annotations");
-  return annotations != nullptr && annotations->is_object() ? annotations : nullptr;
-}
-
-template <typename F>
-bool AnyContainer(const Json& pod, F f) {
-  const Json* spec = Member(pod, "spec");
-  if (spec == nullptr) return false;
-  for (const char* list : {"containers", "initContainers"}) {
-    const Json* containers = Member(*spec, list);
-    if (containers != nullptr && containers->is_array() && std::any_of(containers->begin(), containers->end(), f)) {
-      return true;
-    }
-  }
-  return false;
-}
-
-bool RequestsResource(const Json& container) {
-  const Json* resources = Member(container, "resources");
-  if (resources == nullptr) return false;
-  for (const char* list : {"limits", "requests"}) {
-    const Json* quantities = Member(*resources, list);
-    if (quantities != nullptr && quantities->is_object() && quantities->contains(SLUICE_RESOURCE)) return true;
-  }
-  return false;
-}
-
-bool PreloadsLibrary(const Json& container) {
-  const Json* env = Member(container, "env");
-  return env != nullptr && env->is_array() && std::any_of(env->begin(), env->end(), [](const Json& e) {
-           return Text(e, "name") == "LD_PRELOAD" && Text(e, "value").starts_with(SLUICE_CONTAINER_SHIM);
-         });
-}
 
 }  // namespace
 
@@ -349,27 +337,29 @@ std::string JoinFindings(const std::vector<Finding>& findings) {
 
 Decision Decide(const Input& input) {
   Decision out;
-  Decider(input, out).Run();
-  return out;
-}
-
-bool ConcernsSluice(const Json& pod, bool aliases) {
-  const Json* annotations = Annotations(pod);
-  if (IsMirror(annotations)) return false;
-  if (annotations != nullptr) {
-    for (const auto& [key, value] : annotations->items()) {
-      const bool is_valid_inject = key == SLUICE_DOMAIN "/" SLUICE_KEY_INJECT && (value == "false" || value == "true");
-      if (ParseOwnKey(key) && !is_valid_inject) return true;
-      if (aliases && (key == "gpu-fraction" || key == "gpu-memory")) return true;
-    }
+  const bool may_convert = input.config.aliases && input.mode != Mode::kUpdate &&
+                           !input.off.test(static_cast<size_t>(Rule::kConvert)) && ConcernsSluice(input.pod, true) &&
+                           !IsExcluded(input);
+  if (!may_convert) {
+    Decider(input, out).Run();
+    return out;
   }
-  return AnyContainer(pod, RequestsResource);
-}
-
-bool IsHandled(const Json& pod) {
-  const Json* annotations = Annotations(pod);
-  return annotations != nullptr && annotations->contains(kMarkerField) &&
-         !AnyContainer(pod, [](const Json& c) { return RequestsResource(c) && !PreloadsLibrary(c); });
+  Conversion conversion = ConvertAliases(input.pod, ConversionScope::kAdmission);
+  out.warnings = std::move(conversion.warnings);
+  out.denials = std::move(conversion.denials);
+  if (!out.denials.empty()) {
+    out.verdict = Verdict::kDeny;
+    return out;
+  }
+  if (!conversion.has_changes) {
+    Decider(input, out).Run();
+    return out;
+  }
+  Decider({conversion.pod, input.name_space, input.config, input.nodes, input.mode, input.off}, out).Run();
+  if (out.verdict == Verdict::kPatch) {
+    out.patch = out.patch.empty() ? "[" + conversion.patch + "]" : "[" + conversion.patch + "," + out.patch.substr(1);
+  }
+  return out;
 }
 
 }  // namespace sluice::webhook

@@ -50,13 +50,23 @@ struct Input {
 
 Decision Decide(const Input& input);
 
-// Whether the API server must ask the webhook about this pod. policy.h holds the same condition as CEL; a test on a
-// real API server compares them.
+// policy.h holds these conditions as CEL; a test on a real API server compares them.
+
+// Whether the pod asks for a share, so that it must not run without the webhook's decision.
 bool ConcernsSluice(const Json& pod, bool aliases);
 
-// Whether the pod carries the marker, and sluice's library in every container that requests the resource: the
-// ValidatingAdmissionPolicy demands it. policy.h holds the same condition as CEL.
+// Whether the API server must ask the webhook about this pod: it concerns sluice, or sets NVIDIA_VISIBLE_DEVICES.
+bool NeedsDecision(const Json& pod, bool aliases);
+
+// Whether the pod carries the marker, sluice's library in every container that requests the resource, and no placement,
+// which comes only with the extender's binding. The ValidatingAdmissionPolicy demands it.
 bool IsHandled(const Json& pod);
+
+// Whether an annotation of this key is sluice's, or one that sluice reads as an alias.
+bool IsOwnAnnotation(std::string_view key, bool aliases);
+
+// Whether the kubelet made this pod from a file of its node.
+bool IsMirrorPod(const Json& pod);
 
 }  // namespace sluice::webhook
 

@@ -26,6 +26,11 @@ class Findings {
   void Warn(Rule rule, std::string text) {
     if (IsEnabled(rule) && decision_.warnings.size() < kMaxFindings) decision_.warnings.push_back(std::move(text));
   }
+  // `reaction` is an administrator's setting.
+  void React(Reaction reaction, Rule rule, std::string text) {
+    if (reaction == Reaction::kDeny) Deny(rule, std::move(text));
+    if (reaction == Reaction::kWarn) Warn(rule, std::move(text));
+  }
 
  private:
   Decision& decision_;

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "sluice/names.h"
+#include "webhook/decision/host_access.h"
+#include "webhook/decision/other_systems.h"
 
 namespace sluice::webhook {
 namespace {
@@ -85,6 +87,20 @@ std::string MergePreload(std::string_view old) {
   return old.empty() ? std::string(kShim) : std::string(kShim) + ":" + std::string(old);
 }
 
+// The kubelet puts the pod's variables over the device plugin's, which names the GPU of the share.
+void RemoveVisibleDevices(const Container& c, const Json& env, Findings& findings, Patch& patch) {
+  if (!findings.IsEnabled(Rule::kOwnDevices)) return;
+  for (size_t i = env.size(); i > 0; --i) {
+    const Json& entry = env[i - 1];
+    if (Text(entry, "name") != kVisibleDevices) continue;
+    if (AsksForDevices(entry)) {
+      findings.Warn(Rule::kOwnDevices, "container " + c.name + ": the pod's " + std::string(kVisibleDevices) +
+                                           " is removed, because the share gives the GPU");
+    }
+    patch.Remove(c.pointer + "/env", i - 1);
+  }
+}
+
 }  // namespace
 
 bool PreloadsSluice(std::string_view value) { return value.substr(0, value.find_first_of(": ")) == kShim; }
@@ -116,11 +132,19 @@ void InjectVariables(const RequestedShare& share, uint32_t percent, const Input&
                       "library's path in the image's entry point");
     return;
   }
+  if (preload && input.mode != Mode::kUpdate) {
+    if (const auto system = PreloadedSystem(Text((*env)[*preload], "value")); !system.empty()) {
+      findings.Deny(Rule::kForeignPreload, EnvField(c, *preload, kPreload) + ": the library of " + std::string(system) +
+                                               " shares the GPU as well; accepted: no library of another sharing "
+                                               "system");
+    }
+  }
   const Json* env_from = Member(*c.json, "envFrom");
   if (!preload && env_from != nullptr && !env_from->empty()) {
     findings.Warn(Rule::kWarnEnvFrom, "container " + c.name +
                                           " uses envFrom: sluice's LD_PRELOAD replaces one that envFrom sets; set "
-                                          "LD_PRELOAD by env to keep both");
+                                          "LD_PRELOAD by env to keep both. NVIDIA_VISIBLE_DEVICES must not come "
+                                          "by envFrom");
   }
 
   std::vector<std::string> added;  // JSON of each new variable
@@ -147,8 +171,8 @@ void InjectVariables(const RequestedShare& share, uint32_t percent, const Input&
     if (std::find(present.begin(), present.end(), k.variable) != present.end()) continue;
     added.push_back(variable(k.variable, value->second));
   }
-  if (added.empty()) return;
   if (env == nullptr) {
+    if (added.empty()) return;
     std::string list = "[";
     for (const std::string& entry : added) list += (list.size() > 1 ? "," : "") + entry;
     patch.Add(c.pointer, "env", list + "]");
@@ -156,6 +180,7 @@ void InjectVariables(const RequestedShare& share, uint32_t percent, const Input&
   }
   const std::string pointer = c.pointer + "/env";
   for (const std::string& entry : added) patch.Add(pointer, "-", entry);
+  if (input.mode != Mode::kUpdate) RemoveVisibleDevices(c, *env, findings, patch);
 }
 
 void InjectResource(const RequestedShare& share, uint32_t percent, Findings& findings, Patch& patch) {

@@ -3,8 +3,10 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
+#include <set>
+
+#include "webhook/decision/yaml_scalar.h"
 
 namespace sluice::webhook {
 namespace {
@@ -52,64 +54,104 @@ std::vector<Document> Split(std::string_view text) {
   return out;
 }
 
-bool OneOf(std::string_view text, std::initializer_list<std::string_view> list) {
-  for (const std::string_view s : list) {
-    if (s == text) return true;
-  }
-  return false;
+constexpr std::string_view kTag = "tag:yaml.org,2002:";
+
+bool IsQuoted(const YAML::Node& node) { return node.Tag() == "!" || node.Tag() == std::string(kTag) + "str"; }
+
+Json Scalar(const YAML::Node& node) { return IsQuoted(node) ? Json(node.Scalar()) : ResolveScalar(node.Scalar()); }
+
+bool IsMergeKey(const YAML::Node& key) {
+  return key.IsScalar() && key.Scalar() == "<<" && (key.Tag() == "?" || key.Tag() == std::string(kTag) + "merge");
 }
 
-Json Scalar(const YAML::Node& node) {
-  const std::string& text = node.Scalar();
-  if (node.Tag() == "!" || node.Tag() == "tag:yaml.org,2002:str") return text;  // quoted
-  if (OneOf(text, {"", "~", "null", "Null", "NULL"})) return nullptr;
-  if (OneOf(text, {"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON", "y", "Y"})) return true;
-  if (OneOf(text, {"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF", "n", "N"})) return false;
-  const char* begin = text.data();
-  const char* end = begin + text.size();
-  int64_t i = 0;
-  if (const auto r = std::from_chars(begin, end, i); r.ec == std::errc{} && r.ptr == end) return i;
-  if (text.find_first_not_of("0123456789+-.eE") == std::string::npos) {
-    double d = 0;
-    if (const auto r = std::from_chars(begin, end, d); r.ec == std::errc{} && r.ptr == end) return d;
-  }
-  return text;
-}
+class Converter {
+ public:
+  explicit Converter(std::string& error) : error_(error) {}
 
-std::optional<Json> Convert(const YAML::Node& node, int depth, size_t& count, std::string& error) {
-  if (++count > kMaxNodes || depth > kMaxDepth) {
-    error = "the document is too large or too deep (aliases?)";
+  // `line`: the document's first line, from 0. nullopt: `error` says why.
+  std::optional<Json> Convert(const YAML::Node& node, int line) {
+    line_ = line;
+    return Value(node, 0);
+  }
+
+ private:
+  std::optional<Json> Fail(const YAML::Node& at, const std::string& what) {
+    error_ = "line " + std::to_string(line_ + at.Mark().line + 1) + ": " + what;
     return std::nullopt;
   }
-  if (node.IsScalar()) return Scalar(node);
-  if (node.IsSequence()) {
-    Json out = Json::array();
-    for (const YAML::Node& item : node) {
-      auto value = Convert(item, depth + 1, count, error);
-      if (!value) return std::nullopt;
-      out.push_back(std::move(*value));
+
+  std::optional<Json> Value(const YAML::Node& node, int depth) {
+    if (++count_ > kMaxNodes || depth > kMaxDepth) {
+      error_ = "the document is too large or too deep (aliases?)";
+      return std::nullopt;
     }
-    return out;
+    if (node.IsScalar()) return Scalar(node);
+    if (node.IsSequence()) {
+      Json out = Json::array();
+      for (const YAML::Node& item : node) {
+        auto value = Value(item, depth + 1);
+        if (!value) return std::nullopt;
+        out.push_back(std::move(*value));
+      }
+      return out;
+    }
+    return node.IsMap() ? Map(node, depth) : Json(nullptr);
   }
-  if (node.IsMap()) {
+
+  std::optional<Json> Map(const YAML::Node& node, int depth) {
     Json out = Json::object();
+    std::set<std::string> own;  // keys of this map, without those of `<<`
     for (const auto& pair : node) {
-      if (!pair.first.IsScalar()) {
-        error = "line " + std::to_string(pair.first.Mark().line + 1) + ": a key is not a scalar";
-        return std::nullopt;
+      if (IsMergeKey(pair.first)) {
+        if (!Merge(pair.second, depth, out)) return std::nullopt;
+        continue;
       }
-      auto value = Convert(pair.second, depth + 1, count, error);
+      const auto key = Key(pair.first);
+      if (!key) return std::nullopt;
+      if (!own.insert(*key).second) return Fail(pair.first, "the key '" + *key + "' occurs twice");
+      auto value = Value(pair.second, depth + 1);
       if (!value) return std::nullopt;
-      if (!out.emplace(pair.first.Scalar(), std::move(*value)).second) {
-        error = "line " + std::to_string(pair.first.Mark().line + 1) + ": the key '" + pair.first.Scalar() +
-                "' occurs twice";
-        return std::nullopt;
-      }
+      out[*key] = std::move(*value);
     }
     return out;
   }
-  return Json(nullptr);
-}
+
+  // JSON's keys are strings: `yes: 1` has the key "true", and `0644: 1` the key "420".
+  std::optional<std::string> Key(const YAML::Node& node) {
+    const Json key = node.IsScalar() ? Scalar(node) : Json(nullptr);
+    if (key.is_null()) {
+      Fail(node, node.IsSequence() || node.IsMap() ? "a key is not a scalar" : "a key is null; accepted: a string");
+      return std::nullopt;
+    }
+    return key.is_string() ? key.get<std::string>() : key.dump();
+  }
+
+  // go-yaml merges where `<<` stands: the values replace keys above it and are replaced by keys below it. Of several
+  // maps the first wins.
+  bool Merge(const YAML::Node& node, int depth, Json& out) {
+    if (node.IsSequence()) {
+      for (size_t i = node.size(); i > 0; --i) {
+        if (!node[i - 1].IsMap()) return FailMerge(node);
+        if (!Merge(node[i - 1], depth, out)) return false;
+      }
+      return true;
+    }
+    if (!node.IsMap()) return FailMerge(node);
+    const auto value = Value(node, depth + 1);
+    if (!value) return false;
+    out.update(*value);
+    return true;
+  }
+
+  bool FailMerge(const YAML::Node& node) {
+    Fail(node, "the value of '<<' is not a map; accepted: a map, or a list of maps");
+    return false;
+  }
+
+  std::string& error_;
+  size_t count_ = 0;  // of all documents
+  int line_ = 0;
+};
 
 bool Plain(const Json& value) { return !value.is_structured() || value.empty(); }
 
@@ -119,7 +161,7 @@ void Write(const Json& value, int indent, std::string& out) {
     for (const auto& [key, member] : value.items()) {
       const bool bare = key.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789./-_") ==
                             std::string::npos &&
-                        !key.empty() && key.front() != '-' && Scalar(YAML::Node(key)).is_string();
+                        !key.empty() && key.front() != '-' && ResolveScalar(key).is_string();
       out += pad + (bare ? key : Json(key).dump()) + ":";
       if (Plain(member)) {
         out += " " + member.dump() + "\n";
@@ -152,10 +194,10 @@ std::optional<std::vector<Json>> ReadManifests(std::string_view text, std::strin
   }
   int line = 0;
   try {  // yaml-cpp reports by exceptions
-    size_t count = 0;
+    Converter converter(error);
     for (const Document& document : Split(text)) {
       line = document.line;
-      auto value = Convert(YAML::Load(document.text), 0, count, error);
+      auto value = converter.Convert(YAML::Load(document.text), line);
       if (!value) return std::nullopt;
       if (!value->is_null()) out.push_back(std::move(*value));
     }

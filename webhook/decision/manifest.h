@@ -10,8 +10,8 @@
 
 namespace sluice::webhook {
 
-// Reads all documents of a YAML (or JSON) text and skips empty ones. Unquoted scalars become numbers, booleans or null
-// as in YAML 1.1, which kubectl reads. nullopt: `error` says where.
+// Reads all documents of a YAML (or JSON) text and skips empty ones. Scalars, anchors and merge keys (`<<`) are read as
+// kubectl reads them, but a key that occurs twice is an error. nullopt: `error` says where.
 std::optional<std::vector<nlohmann::json>> ReadManifests(std::string_view text, std::string& error);
 
 // Writes one document as YAML; every string value is quoted.

@@ -18,19 +18,20 @@ std::optional<int64_t> Integer(std::string_view text) {
 }
 
 // One matchExpressions or matchFields entry, with the rules of k8s.io/component-helpers/scheduling/corev1/nodeaffinity.
-bool Matches(const Json& requirement, const std::string* value) {
+bool Matches(const Json& requirement, std::optional<std::string_view> value) {
   const std::string_view op = Text(requirement, "operator");
   const Json* values = Member(requirement, "values");
   const auto listed = [&] {
-    return value != nullptr && values != nullptr && values->is_array() &&
-           std::any_of(values->begin(), values->end(), [&](const Json& v) { return v.is_string() && v == *value; });
+    return value && values != nullptr && values->is_array() &&
+           std::any_of(values->begin(), values->end(),
+                       [&](const Json& v) { return v.is_string() && v.get_ref<const std::string&>() == *value; });
   };
   if (op == "In") return listed();
   if (op == "NotIn") return !listed();
-  if (op == "Exists") return value != nullptr;
-  if (op == "DoesNotExist") return value == nullptr;
+  if (op == "Exists") return value.has_value();
+  if (op == "DoesNotExist") return !value;
   if (op == "Gt" || op == "Lt") {
-    if (value == nullptr || values == nullptr || !values->is_array() || values->size() != 1) return false;
+    if (!value || values == nullptr || !values->is_array() || values->size() != 1) return false;
     const Json& bound = values->front();
     const auto left = Integer(*value);
     const auto right = bound.is_string() ? Integer(bound.get_ref<const std::string&>()) : std::nullopt;
@@ -38,11 +39,6 @@ bool Matches(const Json& requirement, const std::string* value) {
     return op == "Gt" ? *left > *right : *left < *right;
   }
   return true;
-}
-
-const std::string* Label(const Node& node, std::string_view key) {
-  const auto it = node.labels.find(key);
-  return it == node.labels.end() ? nullptr : &it->second;
 }
 
 bool MatchesTerm(const Json& term, const Node& node) {
@@ -54,9 +50,13 @@ bool MatchesTerm(const Json& term, const Node& node) {
     for (const Json& requirement : *list) {
       any = true;
       const std::string_view key = Text(requirement, "key");
-      if (!Matches(requirement, list == fields ? (key == "metadata.name" ? &node.name : nullptr) : Label(node, key))) {
-        return false;
+      std::optional<std::string_view> value;
+      if (list == expressions) {
+        value = node.labels.Find(key);
+      } else if (key == "metadata.name") {
+        value = node.name;
       }
+      if (!Matches(requirement, value)) return false;
     }
   }
   return any;  // an empty term matches nothing
@@ -88,8 +88,9 @@ Node ReadNode(const Json& node, std::string& error) {
   out.name = Text(*metadata, "name");
   if (const Json* labels = Member(*metadata, "labels"); labels != nullptr && labels->is_object()) {
     for (const auto& [key, value] : labels->items()) {
-      if (value.is_string()) out.labels.emplace(key, value.get<std::string>());
+      if (value.is_string()) out.labels.Set(key, value.get_ref<const std::string&>());
     }
+    out.labels.ShrinkToFit();
   }
   const Json* annotations = Member(*metadata, "annotations");
   if (annotations == nullptr) return out;
@@ -116,8 +117,8 @@ bool PodMatchesNode(const Json& spec, const Node& node) {
   if (const std::string_view name = Text(spec, "nodeName"); !name.empty() && name != node.name) return false;
   if (const Json* selector = Member(spec, "nodeSelector"); selector != nullptr && selector->is_object()) {
     for (const auto& [key, value] : selector->items()) {
-      const std::string* label = Label(node, key);
-      if (label == nullptr || !value.is_string() || value != *label) return false;
+      const auto label = node.labels.Find(key);
+      if (!label || !value.is_string() || value.get_ref<const std::string&>() != *label) return false;
     }
   }
   const Json* at = &spec;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "webhook/decision/node_labels.h"
 #include "webhook/decision/pod.h"
 
 namespace sluice::webhook {
@@ -21,7 +22,7 @@ struct Gpu {
 
 struct Node {
   std::string name;
-  std::map<std::string, std::string, std::less<>> labels;
+  NodeLabels labels;
   std::vector<Gpu> gpus;
 };
 

@@ -43,8 +43,10 @@ void Patch::Push(std::string_view op, std::string_view pointer, std::string_view
   text_ += op;
   text_ += R"(","path":)";
   text_ += Quote(path);
-  text_ += R"(,"value":)";
-  text_ += json;
+  if (!json.empty()) {
+    text_ += R"(,"value":)";
+    text_ += json;
+  }
   text_ += '}';
 }
 

@@ -20,10 +20,14 @@ class Patch {
   void Replace(std::string_view pointer, std::string_view last, std::string_view json) {
     Push("replace", pointer, last, json);
   }
+  void Remove(std::string_view pointer, std::string_view last) { Push("remove", pointer, last, {}); }
+  // An item of a list. Later items move up, so that the last one is removed first.
+  void Remove(std::string_view pointer, size_t index) { Remove(pointer, std::to_string(index)); }
   // Empty if there is no operation.
   std::string Dump() const { return text_.empty() ? std::string() : "[" + text_ + "]"; }
 
  private:
+  // An empty `json`: the operation has no value.
   void Push(std::string_view op, std::string_view pointer, std::string_view last, std::string_view json);
 
   std::string text_;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sluice/names.h"
+#include "webhook/decision/host_access.h"
 #include "webhook/decision/validate.h"
 
 namespace sluice::webhook {
@@ -12,6 +13,11 @@ using Json = nlohmann::json;
 
 constexpr char kAdmission[] = "admissionregistration.k8s.io/v1";
 constexpr char kIsOwnKey[] = "k.matches('^([^/]+[.])?sluice[.]dev/')";
+constexpr char kIsAliasKey[] =
+    "(k in ['gpu-fraction', 'gpu-memory'] || "
+    "k.matches('^nvidia[.]com/container[.].+[.]gpu-memory[.](request|limit)$'))";
+constexpr char kIsAliasResource[] =
+    "r in ['nvidia.com/gpumem', 'nvidia.com/gpumem-percentage', 'nvidia.com/gpucores', 'nvshare.com/gpu']";
 
 std::string HasAnnotations(const std::string& at) {
   // A template's metadata may be absent; a stored object's never is.
@@ -25,8 +31,26 @@ std::string RequestsResourceCel(const std::string& c) {
   return "(has(" + c + ".resources) && (" + in("limits") + " || " + in("requests") + "))";
 }
 
+std::string RequestsAliasCel(const std::string& c) {
+  const auto in = [&](const std::string& list) {
+    return "(has(" + c + ".resources." + list + ") && " + c + ".resources." + list + ".exists(r, " + kIsAliasResource +
+           "))";
+  };
+  return "(has(" + c + ".resources) && (" + in("limits") + " || " + in("requests") + "))";
+}
+
+std::string IsMirrorCel(const std::string& at) {
+  return "(" + HasAnnotations(at) + " && 'kubernetes.io/config.mirror' in " + at + ".metadata.annotations)";
+}
+
+// `c` in `condition` is a container.
+std::string AnyContainerCel(const std::string& at, const std::string& condition) {
+  return "(" + at + ".spec.containers.exists(c, " + condition + ") || (has(" + at + ".spec.initContainers) && " + at +
+         ".spec.initContainers.exists(c, " + condition + ")))";
+}
+
 std::string IsOwnKeyCel(bool aliases) {
-  return aliases ? std::string("(") + kIsOwnKey + " || k in ['gpu-fraction', 'gpu-memory'])" : kIsOwnKey;
+  return aliases ? std::string("(") + kIsOwnKey + " || " + kIsAliasKey + ")" : kIsOwnKey;
 }
 
 Json Condition(const std::string& name, const std::string& expression) {
@@ -40,6 +64,18 @@ Json Rules(const std::vector<std::string>& operations, const std::string& group,
                        {"apiVersions", {"v1"}},
                        {"resources", resources},
                        {"scope", "Namespaced"}}});
+}
+
+// Each of `workloads` is GROUP/RESOURCE.
+Json WorkloadRules(const std::vector<std::string>& workloads) {
+  Json out = Json::array();
+  for (const std::string& workload : workloads) {
+    const size_t slash = workload.find('/');
+    Json rule = Rules({"CREATE", "UPDATE"}, workload.substr(0, slash), {workload.substr(slash + 1)}).front();
+    rule["apiVersions"] = {"*"};
+    out.push_back(std::move(rule));
+  }
+  return out;
 }
 
 Json NamespaceSelector(const std::vector<std::string>& excluded) {
@@ -86,15 +122,21 @@ Json Object(const char* kind, const char* name) {
 
 std::string ConcernsSluiceCel(const std::string& at, bool aliases) {
   const std::string annotations = at + ".metadata.annotations";
-  const std::string has = HasAnnotations(at);
-  std::string out = "!(" + has + " && 'kubernetes.io/config.mirror' in " + annotations + ") && ((" + has + " && " +
-                    annotations + ".exists(k, " + kIsOwnKey + " && !(k == 'sluice.dev/inject' && " + annotations +
-                    "[k] in ['false', 'true'])))";
-  if (aliases) {
-    out += " || (" + has + " && ('gpu-fraction' in " + annotations + " || 'gpu-memory' in " + annotations + "))";
-  }
-  return out + " || " + at + ".spec.containers.exists(c, " + RequestsResourceCel("c") + ") || (has(" + at +
-         ".spec.initContainers) && " + at + ".spec.initContainers.exists(c, " + RequestsResourceCel("c") + ")))";
+  std::string own =
+      annotations + ".exists(k, " + kIsOwnKey + " && !(k == 'sluice.dev/inject' && " + annotations + "[k] == 'true'))";
+  if (aliases) own = "(" + own + " || " + annotations + ".exists(k, " + kIsAliasKey + "))";
+  const std::string left_alone = "(" + HasAnnotations(at) + " && 'sluice.dev/inject' in " + annotations + " && " +
+                                 annotations + "['sluice.dev/inject'] == 'false')";
+  std::string out = "!" + IsMirrorCel(at) + " && ((!" + left_alone + " && " + HasAnnotations(at) + " && " + own +
+                    ") || " + AnyContainerCel(at, RequestsResourceCel("c"));
+  if (aliases) out += " || (!" + left_alone + " && " + AnyContainerCel(at, RequestsAliasCel("c")) + ")";
+  return out + ")";
+}
+
+std::string NeedsDecisionCel(const std::string& at, bool aliases) {
+  const std::string sets_devices = "(has(c.env) && c.env.exists(e, e.name == '" + std::string(kVisibleDevices) + "'))";
+  return "(" + ConcernsSluiceCel(at, aliases) + ") || (!" + IsMirrorCel(at) + " && " +
+         AnyContainerCel(at, sets_devices) + ")";
 }
 
 std::string HandledCel() {
@@ -102,8 +144,8 @@ std::string HandledCel() {
                               " || (has(c.env) && c.env.exists(e, e.name == 'LD_PRELOAD' && has(e.value) && "
                               "e.value.startsWith('" SLUICE_CONTAINER_SHIM "'))))";
   return HasAnnotations("object") +
-         " && '" SLUICE_DOMAIN "/" SLUICE_KEY_INJECTED
-         "' in object.metadata.annotations && object.spec.containers.all(c, " +
+         " && '" SLUICE_DOMAIN "/" SLUICE_KEY_INJECTED "' in object.metadata.annotations && !('" SLUICE_DOMAIN
+         "/" SLUICE_KEY_PLACEMENT "' in object.metadata.annotations) && object.spec.containers.all(c, " +
          library + ") && (!has(object.spec.initContainers) || object.spec.initContainers.all(c, " + library + "))";
 }
 
@@ -116,16 +158,29 @@ std::string KeysChangedCel(const std::string& below, bool aliases) {
          IsOwnKeyCel(aliases) + " && !(" + has_now + " && k in " + in_now + "))))";
 }
 
+std::string ReappliedCel() {
+  return HasAnnotations("oldObject") + " && '" SLUICE_DOMAIN "/" SLUICE_KEY_INJECTED
+                                       "' in oldObject.metadata.annotations && object.spec != oldObject.spec";
+}
+
+std::string WorkloadChangedCel() {
+  return "request.operation == 'CREATE' || !has(object.metadata.generation) || !has(oldObject.metadata.generation) || "
+         "object.metadata.generation != oldObject.metadata.generation";
+}
+
 Json PolicyConditions() {
   Json out = Json::object();
   for (const bool aliases : {false, true}) {
     Json& set = out[aliases ? "withAliases" : "withoutAliases"];
     set["pod"] = ConcernsSluiceCel("object", aliases);
+    set["podDecision"] = NeedsDecisionCel("object", aliases);
     set["podKeysChanged"] = KeysChangedCel("", aliases);
     set["template"] = TemplateCel(".spec.template", aliases);
     set["cronJob"] = TemplateCel(".spec.jobTemplate.spec.template", aliases);
   }
   out["handled"] = HandledCel();
+  out["reapplied"] = ReappliedCel();
+  out["workloadChanged"] = WorkloadChangedCel();
   out["message"] = NotHandledSentence();
   return out;
 }
@@ -133,9 +188,13 @@ Json PolicyConditions() {
 std::vector<Json> PolicyManifests(const PolicyOptions& o) {
   const Json pod = Json::array({Condition("concerns-sluice", ConcernsSluiceCel("object", o.aliases))});
   Json mutating = Object("MutatingWebhookConfiguration", "sluice");
-  Json mutate = Webhook(o, "mutate.sluice.dev", "/mutate", Rules({"CREATE"}, "", {"pods"}), pod, "Ignore");
+  const Json decision = Json::array({Condition("concerns-sluice", NeedsDecisionCel("object", o.aliases))});
+  Json mutate = Webhook(o, "mutate.sluice.dev", "/mutate", Rules({"CREATE"}, "", {"pods"}), decision, "Ignore");
   mutate["reinvocationPolicy"] = "IfNeeded";
-  mutating["webhooks"] = Json::array({std::move(mutate)});
+  const auto reapplied = Json::array({Condition("reapplied", ReappliedCel())});
+  mutating["webhooks"] =
+      Json::array({std::move(mutate),
+                   Webhook(o, "reapply.sluice.dev", "/mutate", Rules({"UPDATE"}, "", {"pods"}), reapplied, "Ignore")});
 
   Json validating = Object("ValidatingWebhookConfiguration", "sluice");
   const auto changed = Json::array({Condition("sluice-keys-changed", KeysChangedCel("", o.aliases))});
@@ -148,7 +207,14 @@ std::vector<Json> PolicyManifests(const PolicyOptions& o) {
                Json::array({Condition("concerns-sluice", TemplateCel(".spec.template", o.aliases))}), "Ignore"),
        Webhook(o, "cronjob.sluice.dev", "/validate", Rules({"CREATE", "UPDATE"}, "batch", {"cronjobs"}),
                Json::array({Condition("concerns-sluice", TemplateCel(".spec.jobTemplate.spec.template", o.aliases))}),
-               "Ignore")});
+               "Ignore"),
+       Webhook(o, "replicationcontroller.sluice.dev", "/validate",
+               Rules({"CREATE", "UPDATE"}, "", {"replicationcontrollers"}),
+               Json::array({Condition("concerns-sluice", TemplateCel(".spec.template", o.aliases))}), "Ignore")});
+  if (!o.workloads.empty()) {
+    validating["webhooks"].push_back(Webhook(o, "workload.sluice.dev", "/validate", WorkloadRules(o.workloads),
+                                             Json::array({Condition("changed", WorkloadChangedCel())}), "Ignore"));
+  }
   if (o.without_policy) {
     // No namespace is excluded, as for the policy: otherwise a pod could run without its limit there.
     Json handled = Webhook(o, "handled.sluice.dev", "/validate", Rules({"CREATE"}, "", {"pods"}), pod, "Fail");

@@ -1,6 +1,6 @@
 // The CEL expressions that the API server evaluates, and the manifests around them. No other file writes them: the
 // chart includes the output of `sluice-webhook --print-policy conditions`. A test on a real API server compares them
-// with ConcernsSluice and IsHandled.
+// with decision.h.
 #ifndef SLUICE_WEBHOOK_DECISION_POLICY_H_
 #define SLUICE_WEBHOOK_DECISION_POLICY_H_
 
@@ -12,13 +12,19 @@ namespace sluice::webhook {
 
 // `at` is the path of the pod or template: "object", "object.spec.template".
 std::string ConcernsSluiceCel(const std::string& at, bool aliases);
+std::string NeedsDecisionCel(const std::string& at, bool aliases);
 std::string HandledCel();
+// Whether an update of a pod that sluice handled changes its spec, as an apply of the user's own manifest does.
+std::string ReappliedCel();
+// Whether a workload of another project is new or has a new spec.
+std::string WorkloadChangedCel();
 // Whether one of sluice's annotations differs between oldObject and object, below `at` ("", ".spec.template").
 std::string KeysChangedCel(const std::string& at, bool aliases);
 
 struct PolicyOptions {
   bool aliases = false;
   std::vector<std::string> excluded_namespaces;
+  std::vector<std::string> workloads;  // GROUP/RESOURCE: workloads of other projects
   std::string service_namespace = "sluice-system";
   std::string service_name = "sluice-webhook";
   std::string url;              // replaces the service, for a webhook outside the cluster

@@ -1,8 +1,10 @@
 #include "webhook/decision/requested_shares.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "sluice/names.h"
+#include "webhook/decision/meant_container.h"
 
 namespace sluice::webhook {
 namespace {
@@ -31,29 +33,25 @@ class Resolver {
       return out;
     }
     out.concerns_sluice = true;
+    out.has_old_placement = sorted_.has_old_placement;
     if (sorted_.is_inject_false) {
+      const auto first = std::find_if(view_.containers.begin(), view_.containers.end(),
+                                      [](const Container& c) { return c.requests_resource; });
       findings_.Deny(Rule::kInjectContradiction, SLUICE_DOMAIN "/" SLUICE_KEY_INJECT ": 'false' contradicts " +
-                                                     FirstRequest() + "; accepted: one of the two");
+                                                     first->field + ".resources of container '" + first->name +
+                                                     "', which requests " SLUICE_RESOURCE "; accepted: one of the two");
       if (findings_.IsEnabled(Rule::kInjectContradiction)) return out;
     }
     CheckNames();
     for (const Container& c : view_.containers) out.containers.push_back(ForContainer(c));
     AddPodLevel(out.containers);
+    for (RequestedShare& r : out.containers) AddFromVariable(r);
     for (RequestedShare& r : out.containers) Parse(r);
     std::erase_if(out.containers, [](const RequestedShare& r) { return r.sources.empty() && r.sized_by.empty(); });
     return out;
   }
 
  private:
-  std::string FirstRequest() const {
-    for (const Container& c : view_.containers) {
-      if (c.requests_resource) return "the request for " SLUICE_RESOURCE " in " + c.field;
-    }
-    if (!sorted_.pod.empty()) return sorted_.pod.front().field;
-    if (!sorted_.by_name.empty()) return sorted_.by_name.begin()->second.front().field;
-    return sorted_.is_alias_used ? "gpu-fraction or gpu-memory" : "the other annotations of " SLUICE_DOMAIN;
-  }
-
   // The containers that can have a share, for messages.
   std::string Choices() const {
     std::string out;
@@ -110,24 +108,17 @@ class Resolver {
     return r;
   }
 
-  // The pod's only regular container. Known sidecars, which other webhooks add, do not count beside others.
-  RequestedShare* OnlyRegular(std::vector<RequestedShare>& all) const {
-    RequestedShare* only = nullptr;
-    size_t regular = 0;
-    size_t counted = 0;
-    for (RequestedShare& r : all) {
+  // The container that a pod's annotation `field` means; nullptr: it means none, or one of several.
+  RequestedShare* OnlyRegular(std::vector<RequestedShare>& all, std::string_view field) const {
+    std::vector<const Container*> regular;
+    for (const RequestedShare& r : all) {
       if (r.container->kind != ContainerKind::kRegular) continue;
-      ++regular;
-      const auto& known = input_.config.sidecars;
-      if (findings_.IsEnabled(Rule::kSidecarNames) &&
-          std::find(known.begin(), known.end(), r.container->name) != known.end()) {
-        if (only == nullptr && counted == 0) only = &r;  // unless a container that counts follows
-        continue;
-      }
-      ++counted;
-      only = &r;
+      if (r.container->requests_resource) return nullptr;  // that one is meant, by the user or by an earlier pass
+      regular.push_back(r.container);
     }
-    return counted == 1 || regular == 1 ? only : nullptr;
+    const Container* only = MeantContainer(view_, field, regular, input_, findings_);
+    const auto it = std::find_if(all.begin(), all.end(), [&](const auto& r) { return r.container == only; });
+    return it == all.end() ? nullptr : &*it;
   }
 
   // Adds a pod's annotation to a container unless the container has its own of that kind. Sizes are one kind: a
@@ -149,7 +140,9 @@ class Resolver {
     for (const bool sizes : {true, false}) {
       std::vector<RequestedShare*> targets;
       if (sizes) {
-        RequestedShare* only = OnlyRegular(containers);
+        const auto size = std::find_if(sorted_.pod.begin(), sorted_.pod.end(),
+                                       [](const SettingSource& source) { return IsSize(*source.key); });
+        RequestedShare* only = size == sorted_.pod.end() ? nullptr : OnlyRegular(containers, size->field);
         for (RequestedShare& r : containers) {
           if (&r == only || r.container->requests_resource) targets.push_back(&r);
         }
@@ -192,13 +185,42 @@ class Resolver {
                        "." SLUICE_DOMAIN "/<container>, where <container> is one of: " + Choices());
   }
 
-  // KAI gives an unnamed fraction to the first container.
+  // KAI gives an unnamed fraction to the first container. At a second pass, it is the one that requests the resource.
+  const Container* FirstContainer(const SettingSource& s) const {
+    const auto written = WrittenContainers(view_, s.field);
+    const Container* first = nullptr;
+    for (const Container& c : view_.containers) {
+      if (c.kind != ContainerKind::kRegular) continue;
+      if (c.requests_resource) return &c;
+      if (first == nullptr && (!written || written->contains(c.name))) first = &c;
+    }
+    return first;
+  }
+
   void AddAlias(std::vector<RequestedShare>& containers, const SettingSource& s) const {
+    const Container* target = sorted_.alias_container.empty() ? FirstContainer(s) : Find(sorted_.alias_container);
     for (RequestedShare& r : containers) {
-      const bool is_first = sorted_.alias_container.empty() && r.container->kind == ContainerKind::kRegular;
-      if (!is_first && r.container->name != sorted_.alias_container) continue;
+      if (r.container != target) continue;
       r.sources.push_back(s);
       r.sized_by = s.field;
+      return;
+    }
+  }
+
+  // `kubectl debug --copy-to` copies what the webhook added, without the annotations. The resource is there, so the
+  // bytes that the variable gives need no other permission.
+  void AddFromVariable(RequestedShare& r) const {
+    const Json* env = Member(*r.container->json, "env");
+    if (r.sized_by != SLUICE_RESOURCE || env == nullptr || !findings_.IsEnabled(Rule::kCopiedVariable)) return;
+    const settings::Key& key = settings::Of(settings::Id::kGpuMemory);
+    for (size_t i = env->size(); i > 0; --i) {  // the last variable of a name counts
+      const Json& entry = (*env)[i - 1];
+      if (Text(entry, "name") != key.variable) continue;
+      if (Member(entry, "valueFrom") != nullptr) return;
+      const std::string field = r.container->field + ".env[" + std::to_string(i - 1) + "] (" +
+                                std::string(key.variable) + " of container '" + r.container->name + "')";
+      r.sources.push_back({&key, std::string(Text(entry, "value")), field});
+      r.sized_by = key.variable;
       return;
     }
   }
@@ -211,7 +233,7 @@ class Resolver {
       // A pod's annotation reaches several containers, and its error is reported once.
       if (!error.empty() && !findings_.IsFull() && std::find(errors_.begin(), errors_.end(), error) == errors_.end()) {
         errors_.push_back(error);
-        findings_.Deny(Rule::kValue, std::move(error));
+        findings_.Deny(Rule::kValue, error + " (container '" + r.container->name + "')");
       }
     }
     if (r.sized_by.empty() && !r.sources.empty() && r.container->kind != ContainerKind::kEphemeral) {

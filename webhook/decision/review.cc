@@ -4,6 +4,7 @@
 
 #include "webhook/decision/base64.h"
 #include "webhook/decision/json_reader.h"
+#include "webhook/decision/reapply.h"
 #include "webhook/decision/validate.h"
 
 namespace sluice::webhook {
@@ -110,8 +111,17 @@ Answer Allowed(const Request& r, Answer::Outcome outcome, const std::vector<std:
 
 Answer Mutate(const Request& r, const Config& config, const Nodes& nodes) {
   const bool pod = r.group.empty() && r.version == "v1" && r.resource == "pods" && r.sub_resource.empty();
-  if (!pod || r.operation != "CREATE") return Allowed(r, Answer::Outcome::kNothing);
+  const bool is_update = r.operation == "UPDATE";
+  if (!pod || (!is_update && r.operation != "CREATE")) return Allowed(r, Answer::Outcome::kNothing);
   if (r.object == nullptr) return Bad("request.object is missing");
+  if (is_update) {
+    if (r.old_object == nullptr) return Bad("request.oldObject is missing");
+    const std::string patch = KeepInjected(*r.old_object, {*r.object, r.name_space, config, nodes});
+    if (patch.empty()) return Allowed(r, Answer::Outcome::kNothing);
+    Answer a = Allowed(r, Answer::Outcome::kPatched, {}, patch);
+    a.log = ("kept " + Name(r) + " as it runs").substr(0, kMaxLogBytes);
+    return a;
+  }
   const Decision d = Decide({*r.object, r.name_space, config, nodes});
   if (d.verdict == Verdict::kDeny) return Denied(r, d.denials, d.Message(), d.warnings);
   if (d.verdict == Verdict::kNothing) return Allowed(r, Answer::Outcome::kNothing, d.warnings);
@@ -130,11 +140,7 @@ Answer Validate(const Request& r, const Config& config, const Nodes& nodes) {
   if (r.group.empty() && r.resource == "pods") {
     j = update ? ValidateUpdate(*r.old_object, input, r.requester) : ValidateCreate(input);
   } else {
-    for (const TemplateKind& kind : TemplateKinds()) {
-      if (kind.group == r.group && kind.resource == r.resource) {
-        j = ValidateTemplate(update ? r.old_object : nullptr, input, kind);
-      }
-    }
+    j = ValidateTemplate(update ? r.old_object : nullptr, input);
   }
   if (!j.denials.empty()) return Denied(r, j.denials, j.Message(), j.warnings);
   return Allowed(r, Answer::Outcome::kAllowed, j.warnings);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sluice/names.h"
+#include "webhook/decision/marker.h"
 
 namespace sluice::webhook {
 namespace {
@@ -47,6 +48,10 @@ class Sorter {
 
   SortedAnnotations Run() {
     if (view_.annotations == nullptr) return {};
+    if (findings_.IsEnabled(Rule::kInjectFalse) && Text(*view_.annotations, kInjectField) == "false") {
+      sorted_.is_inject_false = true;  // whatever else the annotations say
+      return std::move(sorted_);
+    }
     for (const auto& [annotation, json] : view_.annotations->items()) {
       const auto& value = json.get_ref<const std::string&>();
       if (const auto key = ParseOwnKey(annotation)) Add(annotation, *key, value);
@@ -67,7 +72,11 @@ class Sorter {
       const std::string error = settings::Set(parsed, *key, value, annotation);
       sorted_.is_inject_invalid = !error.empty();
       if (!error.empty()) findings_.Deny(Rule::kInject, error);
-      sorted_.is_inject_false = parsed.inject.has_value() && !*parsed.inject;
+      return;
+    }
+    if (!own.by_name && own.key == SLUICE_KEY_PLACEMENT && input_.mode == Mode::kCreate &&
+        view_.annotations->contains(kMarkerField)) {
+      sorted_.has_old_placement = true;
       return;
     }
     sorted_.has_settings = true;

@@ -6,6 +6,9 @@
 
 #include "common/settings/settings.h"
 #include "sluice/names.h"
+#include "webhook/decision/findings.h"
+#include "webhook/decision/marker.h"
+#include "webhook/decision/template_search.h"
 
 namespace sluice::webhook {
 namespace {
@@ -17,6 +20,7 @@ constexpr TemplateKind kTemplates[] = {
     {"apps", "replicasets", "ReplicaSet", "/spec/template"},
     {"batch", "jobs", "Job", "/spec/template"},
     {"batch", "cronjobs", "CronJob", "/spec/jobTemplate/spec/template"},
+    {"", "replicationcontrollers", "ReplicationController", "/spec/template"},
 };
 
 // Sluice's annotations of an object, by their whole key.
@@ -26,7 +30,7 @@ std::map<std::string, std::string> OwnAnnotations(const Json& object, bool alias
   const Json* annotations = metadata == nullptr ? nullptr : Member(*metadata, "annotations");
   if (annotations == nullptr || !annotations->is_object()) return out;
   for (const auto& [key, value] : annotations->items()) {
-    if (!ParseOwnKey(key) && !(aliases && (key == "gpu-fraction" || key == "gpu-memory"))) continue;
+    if (!IsOwnAnnotation(key, aliases)) continue;
     out[key] = value.is_string() ? value.get<std::string>() : value.dump();
   }
   return out;
@@ -50,6 +54,57 @@ bool IsReserved(const AnnotationKey& key) {
   return !key.by_name && (key.key == SLUICE_KEY_INJECTED || key.key == SLUICE_KEY_PLACEMENT);
 }
 
+// Whether sluice.dev/inject: "false" makes all other annotations meaningless.
+bool IsLeftAlone(const Json& pod) {
+  const Json* metadata = Member(pod, "metadata");
+  const Json* annotations = metadata == nullptr ? nullptr : Member(*metadata, "annotations");
+  return annotations != nullptr && Text(*annotations, kInjectField) == "false";
+}
+
+const TemplateKind* KindOf(const Json& workload) {
+  const std::string_view api = Text(workload, "apiVersion");
+  const std::string_view group = api.substr(0, api.find('/') == std::string_view::npos ? 0 : api.find('/'));
+  for (const TemplateKind& kind : kTemplates) {
+    // A document without apiVersion is Kubernetes' own: `sluice admit` reads what people type.
+    if (kind.kind == Text(workload, "kind") && (api.empty() || kind.group == group)) return &kind;
+  }
+  return nullptr;
+}
+
+// Whether another workload made this one. Its own template was checked (a Deployment's, a CronJob's); a denial here
+// would only stop a controller.
+bool IsOwned(const Json& workload) {
+  const Json* metadata = Member(workload, "metadata");
+  const Json* owners = metadata == nullptr ? nullptr : Member(*metadata, "ownerReferences");
+  return owners != nullptr && owners->is_array() && std::any_of(owners->begin(), owners->end(), [](const Json& o) {
+           const Json* controller = Member(o, "controller");
+           return controller != nullptr && *controller == true;
+         });
+}
+
+const Json* At(const Json& workload, const std::string& pointer) {
+  const Json::json_pointer at(pointer);
+  return workload.contains(at) && workload[at].is_object() ? &workload[at] : nullptr;
+}
+
+void WarnStrays(const Input& input, const TemplateKind* kind, const std::vector<std::string>& templates,
+                ValidationResult& out) {
+  if (kind != nullptr) {
+    const auto misplaced = OwnAnnotations(input.pod, input.config.aliases);
+    if (misplaced.empty()) return;
+    std::string where(kind->pointer.substr(1));
+    std::replace(where.begin(), where.end(), '/', '.');
+    out.warnings.push_back("the annotation " + misplaced.begin()->first + " on the " + std::string(kind->kind) +
+                           " itself has no effect; put it into " + where + ".metadata.annotations");
+    return;
+  }
+  for (const StrayAnnotation& stray : FindStrayAnnotations(input.pod, templates, input.config.aliases)) {
+    out.warnings.push_back(stray.pointer.substr(1) + ": the annotation " + stray.key.substr(0, 100) +
+                           " is in no pod template that sluice finds, and was not checked; it counts where the pods "
+                           "get it");
+  }
+}
+
 bool IsTrusted(const Config& config, const Requester& requester) {
   const auto& groups = requester.groups;
   return std::any_of(config.trusted.begin(), config.trusted.end(), [&](const std::string& name) {
@@ -61,6 +116,7 @@ bool IsTrusted(const Config& config, const Requester& requester) {
 
 ValidationResult ValidateUpdate(const Json& old_pod, const Input& input, const Requester& requester) {
   ValidationResult out;
+  const bool is_left_alone = IsLeftAlone(old_pod) && IsLeftAlone(input.pod);
   const auto before = OwnAnnotations(old_pod, input.config.aliases);
   const auto after = OwnAnnotations(input.pod, input.config.aliases);
   bool needs_decision = false;
@@ -74,6 +130,7 @@ ValidationResult ValidateUpdate(const Json& old_pod, const Input& input, const R
           {Rule::kOwnKey, annotation + ": only sluice may change this annotation; accepted: no change"});
       continue;
     }
+    if (is_left_alone) continue;
     const settings::Key* known = key ? settings::Find(key->key) : nullptr;
     if (known != nullptr && known->live) {
       needs_decision = true;
@@ -113,43 +170,36 @@ ValidationResult ValidateCreate(const Input& input) {
 
 std::span<const TemplateKind> TemplateKinds() { return kTemplates; }
 
-const Json* TemplateOf(const Json& workload, const TemplateKind& kind) {
-  const Json::json_pointer pointer{std::string(kind.pointer)};
-  return workload.is_object() && workload.contains(pointer) && workload[pointer].is_object() ? &workload[pointer]
-                                                                                             : nullptr;
+bool IsWorkloadKind(const Json& object) { return object.is_object() && KindOf(object) != nullptr; }
+
+std::vector<std::string> TemplatesOf(const Json& workload) {
+  if (!workload.is_object()) return {};
+  const TemplateKind* kind = KindOf(workload);
+  if (kind == nullptr) return FindTemplates(workload);
+  std::string pointer(kind->pointer);
+  return At(workload, pointer) == nullptr ? std::vector<std::string>() : std::vector<std::string>{std::move(pointer)};
 }
 
-ValidationResult ValidateTemplate(const Json* old, const Input& input, const TemplateKind& kind) {
+ValidationResult ValidateTemplate(const Json* old, const Input& input) {
   ValidationResult out;
-  const Json* metadata = Member(input.pod, "metadata");
-  const Json* owners = metadata == nullptr ? nullptr : Member(*metadata, "ownerReferences");
-  // The owner was checked (a Deployment of a ReplicaSet, a CronJob of a Job); a denial here would only stop a
-  // controller.
-  if (owners != nullptr && owners->is_array() && std::any_of(owners->begin(), owners->end(), [](const Json& o) {
-        const Json* controller = Member(o, "controller");
-        return controller != nullptr && *controller == true;
-      })) {
-    return out;
+  if (IsOwned(input.pod)) return out;
+  const TemplateKind* kind = KindOf(input.pod);
+  const std::vector<std::string> templates = TemplatesOf(input.pod);
+  WarnStrays(input, kind, templates, out);
+  const bool aliases = input.config.aliases;
+  for (const std::string& pointer : templates) {
+    const Json* found = At(input.pod, pointer);
+    const Json* before = old == nullptr ? nullptr : At(*old, pointer);
+    if (before != nullptr && OwnAnnotations(*before, aliases) == OwnAnnotations(*found, aliases)) continue;
+    const Json pod = kind == nullptr ? TemplateAsPod(*found) : *found;
+    if (kind == nullptr && !NeedsDecision(pod, aliases)) continue;
+    Decision decision = Decide({pod, input.name_space, input.config, input.nodes, Mode::kTemplate, input.off});
+    for (Finding& f : decision.denials) {
+      out.denials.push_back({f.rule, pointer.substr(std::min<size_t>(1, pointer.size())) + ": " + f.text});
+    }
+    out.warnings.insert(out.warnings.end(), decision.warnings.begin(), decision.warnings.end());
+    if (out.denials.size() >= Findings::kMaxFindings) break;
   }
-  const Json* pod = TemplateOf(input.pod, kind);
-  if (pod == nullptr) return out;
-  const auto misplaced = OwnAnnotations(input.pod, false);
-  if (!misplaced.empty()) {
-    std::string where(kind.pointer.substr(1));
-    std::replace(where.begin(), where.end(), '/', '.');
-    out.warnings.push_back("the annotation " + misplaced.begin()->first + " on the " + std::string(kind.kind) +
-                           " itself has no effect; put it into " + where + ".metadata.annotations");
-  }
-  if (old != nullptr) {
-    const Json* before = TemplateOf(*old, kind);
-    const bool aliases = input.config.aliases;
-    if (before != nullptr && OwnAnnotations(*before, aliases) == OwnAnnotations(*pod, aliases)) return out;
-  }
-  const Input of_template{*pod, input.name_space, input.config, input.nodes, Mode::kTemplate, input.off};
-  Decision decision = Decide(of_template);
-  out.denials = std::move(decision.denials);
-  for (Finding& f : out.denials) f.text = std::string(kind.pointer.substr(1)) + ": " + f.text;
-  out.warnings.insert(out.warnings.end(), decision.warnings.begin(), decision.warnings.end());
   return out;
 }
 

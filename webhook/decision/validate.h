@@ -34,7 +34,7 @@ std::string_view NotHandledSentence();
 // Checks a new pod after all mutation.
 ValidationResult ValidateCreate(const Input& input);
 
-// A kind of workload with a pod template at the JSON pointer `pointer`.
+// A kind of workload of Kubernetes itself, with its pod template at the JSON pointer `pointer`.
 struct TemplateKind {
   std::string_view group;
   std::string_view resource;
@@ -43,11 +43,15 @@ struct TemplateKind {
 };
 std::span<const TemplateKind> TemplateKinds();
 
-// input.pod is the workload. `old` is nullptr on CREATE.
-ValidationResult ValidateTemplate(const Json* old, const Input& input, const TemplateKind& kind);
+// Whether this is one of them, by apiVersion and kind.
+bool IsWorkloadKind(const Json& object);
 
-// The workload's pod template; nullptr: it has none.
-const Json* TemplateOf(const Json& workload, const TemplateKind& kind);
+// The pointers of the pod templates of a workload: by its kind, or by their shape. Empty: it has none.
+std::vector<std::string> TemplatesOf(const Json& workload);
+
+// input.pod is the workload. `old` is nullptr on CREATE. Templates of other kinds than Kubernetes' own, and annotations
+// that stand in no template, are named in warnings.
+ValidationResult ValidateTemplate(const Json* old, const Input& input);
 
 }  // namespace sluice::webhook
 

@@ -27,9 +27,9 @@ using HttpHandler = std::function<HttpReply(std::string_view body)>;
 using AuthorizedHandler = std::function<HttpReply(std::string_view authorization)>;
 
 struct HttpOptions {
-  std::string address = "0.0.0.0";
-  uint16_t port = 0;       // 0: any free one, see port()
-  SSL_CTX* tls = nullptr;  // nullptr: plain HTTP
+  std::string address = "::";  // numeric; "::": every address of both families
+  uint16_t port = 0;           // 0: any free one, see port()
+  SSL_CTX* tls = nullptr;      // nullptr: plain HTTP
   int workers = 2;
   size_t max_queued = 128;        // whole requests that wait for a worker; a request above gets 503
   size_t max_connections = 1024;  // a connection above closes the one that has waited longest for its client

@@ -39,19 +39,6 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{- /* Refuses two listeners of one pod on one port, which the schema cannot express. */ -}}
-{{- define "sluice.ports" -}}
-{{- $v := .Values -}}
-{{- range list
-  (list "devicePlugin.port" $v.devicePlugin.port "agent.port" $v.agent.port)
-  (list "webhook.port" $v.webhook.port "webhook.metricsPort" $v.webhook.metricsPort)
-  (list "scheduler.port" $v.scheduler.port "scheduler.metricsPort" $v.scheduler.metricsPort) }}
-{{- if eq (int (index . 1)) (int (index . 3)) }}
-{{- fail (printf "%s: %d is also %s; accepted: two different ports, since both listen in one pod" (index . 0) (int (index . 1)) (index . 2)) }}
-{{- end }}
-{{- end }}
-{{- end }}
-
 {{- /* No privilege without a reason; docs/operate/security.md gives the reasons. */ -}}
 {{- define "sluice.locked" -}}
 allowPrivilegeEscalation: false
@@ -100,7 +87,7 @@ affinity:
 - {name: config, mountPath: /etc/sluice, readOnly: true}
 - {name: host, mountPath: {{ .Values.node.hostDir | quote }}}
 - {name: run, mountPath: {{ .Values.node.runDir | quote }}}
-- {name: pod-resources, mountPath: {{ printf "%s/pod-resources" .Values.node.kubeletDir | quote }}, readOnly: true}
+- {name: pod-resources, mountPath: {{ (include "sluice.kubelet" . | fromYaml).podResources | quote }}, readOnly: true}
 {{- if .Values.driver.root }}
 - {name: driver, mountPath: {{ .Values.driver.root | quote }}, readOnly: true}
 {{- end }}

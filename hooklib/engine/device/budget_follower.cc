@@ -93,13 +93,6 @@ class Observer final : public client::Observer {
   bool demanded_[SLUICE_MAX_GPUS] = {}, has_budget_[SLUICE_MAX_GPUS] = {};
 };
 
-client::AgentClient* Client() {
-  static client::AgentClient* const agent =
-      GetConfig().socket.empty() ? nullptr
-                                 : new client::AgentClient(GetConfig().socket.c_str(), SLUICE_VERSION, new Observer);
-  return agent;
-}
-
 // 0 stands for "never".
 void SetEarlier(uint64_t* next_ns, uint64_t ns) {
   if (ns != 0 && (*next_ns == 0 || ns < *next_ns)) *next_ns = ns;
@@ -172,6 +165,13 @@ void* Follow(void*) {
 }
 
 }  // namespace
+
+client::AgentClient* Client() {
+  static client::AgentClient* const agent =
+      GetConfig().socket.empty() ? nullptr
+                                 : new client::AgentClient(GetConfig().socket.c_str(), SLUICE_VERSION, new Observer);
+  return agent;
+}
 
 bool StartFollower(int wait_ms) {
   if (!Client()) return true;

@@ -5,6 +5,12 @@
 
 namespace sluice {
 
+namespace client {
+class AgentClient;
+}
+
+// The connection to the agent; null: the process has no agent's socket. The same at each call.
+client::AgentClient* Client();
 // In this process (again in a forked child): attaches, waits up to `wait_ms` for the first budgets, starts the thread.
 // Without an agent's socket it does nothing. False: there is a socket, and no agent has answered in time.
 bool StartFollower(int wait_ms);

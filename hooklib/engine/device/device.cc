@@ -5,8 +5,10 @@
 #include <cstdio>
 #include <cstring>
 
+#include "hooklib/client/agent_client.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/config.h"
+#include "hooklib/engine/device/budget_follower.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/observe/library_launches.h"
 #include "hooklib/engine/observe/log.h"
@@ -44,6 +46,7 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
                   b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
     uuid = text;
   }
+  if (Client()) lease = Client()->Lease(uuid.c_str());
   size_t bytes = 0;
   if (g_real.cuDeviceTotalMem_v2) g_real.cuDeviceTotalMem_v2(&bytes, number);
   total_bytes = bytes;
@@ -116,16 +119,17 @@ sluice_budget Device::Budget() {
 }
 
 void Device::View(uint64_t* total, uint64_t* free) {
+  const uint64_t others = free ? OthersBytes() : 0;
   DeviceLock lock(mutex);
-  ViewUnlocked(total, free);
+  ViewUnlocked(others, total, free);
 }
 
-void Device::ViewUnlocked(uint64_t* total, uint64_t* free) const {
+void Device::ViewUnlocked(uint64_t others_bytes, uint64_t* total, uint64_t* free) const {
   const uint64_t visible =
       budget.visible == SLUICE_VISIBLE_LIMIT ? std::min(budget.limit_bytes, total_bytes) : budget.guaranteed_bytes;
   const uint64_t used = allocated_bytes + unmanaged_bytes.load();
   *total = visible;
-  *free = used < visible ? visible - used : 0;
+  if (free) *free = used < visible && others_bytes < visible - used ? visible - used - others_bytes : 0;
 }
 
 Context* Device::ContextFor(CUcontext handle) {

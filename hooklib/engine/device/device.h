@@ -46,6 +46,7 @@ struct Device final : memory::Timeline {
   uint64_t total_bytes = 0;
   bool managed = true;  // false: all memory is unmanaged, the budget is a hard limit
   const char* unmanaged_reason = "";
+  int lease = -1;  // number of this GPU's lease of the container's memory-limit; -1: no agent, so no lease
 
   // --- for any thread without the lock ---
   std::atomic<bool> active{false};  // launches go through RunWork: requested memory exceeds the budget
@@ -59,7 +60,7 @@ struct Device final : memory::Timeline {
   bool MayHold(CUdeviceptr pointer) SLUICE_NO_THREAD_SAFETY_ANALYSIS { return residency.chunks().MayHold(pointer); }
   bool MayUseFastPath() const SLUICE_NO_THREAD_SAFETY_ANALYSIS { return fast_path.HasEntries(); }
   void ExpectRaise();
-  void ReleaseUnmanaged(uint64_t bytes) { unmanaged_bytes.fetch_sub(bytes); }
+  void ReleaseUnmanaged(uint64_t bytes) { CountUnmanaged(-static_cast<int64_t>(bytes)); }
 
   // --- guarded ---
   memory::CountedLock mutex;  // taken by DeviceLock
@@ -117,12 +118,28 @@ struct Device final : memory::Timeline {
   // Evicts what exceeds the capacity: launches that miss nothing evict nothing.
   void MakeRoom() SLUICE_TAKES_DEVICE_LOCK;
 
+  // --- the container's memory-limit (device_container.cc). All bytes of `allocated_bytes` and `unmanaged_bytes` are
+  // charged to it. ---
+  // False: the container's processes have no room for it together. Waits, without the lock, for the agent where this
+  // process's lease is too small.
+  bool ChargeContainer(uint64_t bytes) SLUICE_DEVICE_LOCKED;
+  bool ChargeWithinLease(uint64_t bytes);
+  void ReleaseContainer(uint64_t bytes);
+  // Unmanaged memory that came (it exists already, so it cannot be refused) or, negative, went. Any thread.
+  void CountUnmanaged(int64_t change);
+  // Charged by the container's other processes. Asks the agent, unless this process is alone.
+  uint64_t OthersBytes();
+  uint64_t KnownOthersBytes();      // as last heard
+  uint32_t ContainerUtilization();  // GPU time of the container in the last second, millionths; asks the agent
+
   // --- budget, contexts (device.cc, device_contexts.cc) ---
   void ApplyBudget(const sluice_budget& next) SLUICE_TAKES_DEVICE_LOCK;
   sluice_budget Budget() SLUICE_TAKES_DEVICE_LOCK;
+  // Total and free bytes of the container, as memory queries report them. Asks the agent for the use of the container's
+  // other processes where `free` is not null.
   void View(uint64_t* total, uint64_t* free) SLUICE_TAKES_DEVICE_LOCK;
   // For a forked child, where another thread of the parent may have held the lock.
-  void ViewUnlocked(uint64_t* total, uint64_t* free) const SLUICE_NO_THREAD_SAFETY_ANALYSIS;
+  void ViewUnlocked(uint64_t others_bytes, uint64_t* total, uint64_t* free) const SLUICE_NO_THREAD_SAFETY_ANALYSIS;
   void ContextEnds(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // before it is destroyed
   void DropContext(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // it is gone, with everything made in it
   // `peer` may use this GPU's memory from now on: pages stay here and are mapped there instead of moving to and fro.

@@ -55,12 +55,16 @@ bool Device::AwaitShare(uint64_t bytes, F fits) {
 std::optional<memory::Va> Device::AllocateUnevictable(Context* context, uint64_t bytes, memory::StreamId stream) {
   constexpr uint64_t kMaxUnevictableBytes = uint64_t{64} << 20;
   memory::ArenaAllocator& unevictable = *context->unevictable;
-  const uint64_t max_bytes = std::min(kMaxUnevictableBytes, budget.guaranteed_bytes / 64);
+  // Words that streams write and wait for cannot be managed memory: the driver refuses it there (H100, driver 580).
+  constexpr uint64_t kWordBytes = 4096;
+  const bool may_hold_words = bytes <= kWordBytes && stream == 0 && budget.guaranteed_bytes >= 8 * kChunkBytes;
+  const uint64_t max_bytes = std::max(std::min(kMaxUnevictableBytes, budget.guaranteed_bytes / 64),
+                                      may_hold_words ? uint64_t{kChunkBytes} : 0);
   if (bytes > kChunkBytes || max_bytes < kChunkBytes) return std::nullopt;
   if (const auto va = unevictable.Allocate(bytes, stream)) return va;
   const uint64_t unmanaged = unmanaged_bytes.load(std::memory_order_relaxed) + kChunkBytes;
   if (unevictable.requested_bytes() + kChunkBytes > max_bytes || unmanaged > budget.budget_bytes ||
-      allocated_bytes + unmanaged > budget.limit_bytes)
+      allocated_bytes + unmanaged > budget.limit_bytes || !ChargeWithinLease(kChunkBytes))
     return std::nullopt;
   CUdeviceptr base = 0;
   CUresult result;
@@ -68,9 +72,12 @@ std::optional<memory::Va> Device::AllocateUnevictable(Context* context, uint64_t
     RelaxedCapture relaxed;
     result = g_real.cuMemAlloc_v2(&base, kChunkBytes);
   }
-  if (result != CUDA_SUCCESS) return std::nullopt;
-  if (base % kChunkBytes) {
+  if (result == CUDA_SUCCESS && base % kChunkBytes) {
     g_real.cuMemFree_v2(base);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result != CUDA_SUCCESS) {
+    ReleaseContainer(kChunkBytes);
     return std::nullopt;
   }
   unmanaged_bytes.fetch_add(kChunkBytes);
@@ -131,8 +138,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   const ContextScope scope(handle);
   DeviceLock lock(mutex);
   ++poll_epoch;
-  Context* context = ContextFor(handle);
-  const uint64_t size = memory::ArenaAllocator::SizeFor(bytes);
+  const uint64_t size = ExceedsAddressSpace(bytes) ? 0 : memory::ArenaAllocator::SizeFor(bytes);
   // Bytes beyond the guarantee are host-resident sooner or later: a borrowed budget is reclaimed, and a guarantee that
   // is lent out now returns.
   const auto beyond = [&]() SLUICE_DEVICE_LOCKED {
@@ -141,13 +147,18 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   };
   // The allowance is read from files: not for an allocation within the guarantee.
   const auto fits = [&]() SLUICE_DEVICE_LOCKED { return beyond() == 0 || beyond() <= HostAllowance(); };
+  const auto exceeds_limit = [&]() SLUICE_DEVICE_LOCKED {
+    return allocated_bytes + size + unmanaged_bytes.load(std::memory_order_relaxed) > budget.limit_bytes;
+  };
   Refusal refusal = Refusal::kNone;
-  if (ExceedsAddressSpace(bytes) ||
-      allocated_bytes + size + unmanaged_bytes.load(std::memory_order_relaxed) > budget.limit_bytes) {
+  uint64_t charged = 0;
+  if (ExceedsAddressSpace(bytes) || exceeds_limit() || !ChargeContainer(size)) {
     refusal = Refusal::kLimit;
-  } else if (!fits() && (beyond() <= budget.host_bytes || !AwaitShare(size, fits))) {
-    refusal = Refusal::kHost;
+  } else {
+    charged = size;
+    if (!fits() && (beyond() <= budget.host_bytes || !AwaitShare(size, fits))) refusal = Refusal::kHost;
   }
+  Context* context = ContextFor(handle);
   std::optional<memory::Va> va;
   bool is_unevictable = false;
   if (refusal == Refusal::kNone) {
@@ -164,6 +175,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
       }
     }
   }
+  if (!va || is_unevictable) ReleaseContainer(charged);  // the memory of an unevictable one is charged already
   if (!va) {
     LogRefusal(refusal, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -172,6 +184,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   allocation.bytes = bytes;
   allocation.id = (static_cast<uint64_t>(ordinal) << 56 | uint64_t{1} << 55) + next_allocation_++;
   allocation.app_managed = app_managed;
+  allocation.stream_ordered = stream != 0;
   managed_seen |= app_managed;
   allocation.captured = g_captures.load(std::memory_order_relaxed) > 0;
   allocation.unevictable = is_unevictable;
@@ -226,7 +239,10 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId strea
     if (allocation->app_managed || allocation->captured) residency.Pin(range, false);
   }
   live.Remove(base);
-  if (!is_unevictable) allocated_bytes -= size;
+  if (!is_unevictable) {
+    allocated_bytes -= size;
+    ReleaseContainer(size);
+  }
   Context* owner = nullptr;
   for (auto& [handle, context] : contexts) {
     const auto& arenas = is_unevictable ? context->unevictable_arenas : context->managed_arenas;
@@ -283,7 +299,9 @@ bool Device::ReserveUnmanaged(uint64_t bytes) {
     };
     // A guarantee that was lent out returns; bytes beyond it are promised to no one.
     const bool is_owed = !ExceedsAddressSpace(bytes) && unmanaged_bytes.load() + bytes <= budget.guaranteed_bytes;
-    if (!fits() && (!is_owed || !AwaitShare(bytes, fits))) {
+    const bool is_charged = (fits() || is_owed) && ChargeContainer(bytes);
+    if (!is_charged || (!fits() && (!is_owed || !AwaitShare(bytes, fits)))) {
+      if (is_charged) ReleaseContainer(bytes);
       LogRefusal(Refusal::kLimit, bytes);
       return false;
     }
@@ -299,7 +317,10 @@ void Device::LogRefusal(Refusal refusal, uint64_t bytes) {
   if (logged) return;
   logged = true;
   const auto size = [](uint64_t n) { return settings::HumanBytes(n, 2); };
-  const std::string requested = size(bytes), have = size(allocated_bytes + unmanaged_bytes.load());
+  const std::string requested = size(bytes);
+  const uint64_t others = KnownOthersBytes();
+  const std::string have = size(allocated_bytes + unmanaged_bytes.load()) +
+                           (others ? " and " + size(others) + " of the container's other processes" : "");
   const auto warn = settings::LogLevel::kWarn;
   switch (refusal) {
     case Refusal::kLimit:

@@ -54,6 +54,7 @@ void Device::DropContext(CUcontext handle) {
           live_bytes -= bytes;
         }
         allocated_bytes -= bytes;
+        ReleaseContainer(bytes);
         advice_.erase(found);
         live.Remove(found);
       }

@@ -29,7 +29,7 @@ void Device::CountGraphMemory() {
   {
     DeviceLock lock(mutex);
     if (kept == graph_memory_bytes_) return;
-    unmanaged_bytes.fetch_add(kept - graph_memory_bytes_);
+    CountUnmanaged(static_cast<int64_t>(kept - graph_memory_bytes_));
     graph_memory_bytes_ = kept;
     UpdateMode();
   }
@@ -45,7 +45,7 @@ void Device::NoteLimit(CUcontext handle, int64_t change, uint64_t reserved) {
   };
   const uint64_t before = counted();
   context->raised_limit_bytes += change;
-  unmanaged_bytes.fetch_add(counted() - before - reserved);
+  CountUnmanaged(static_cast<int64_t>(counted() - before - reserved));
   UpdateMode();
 }
 

@@ -22,6 +22,9 @@ inline std::span<const std::unique_ptr<Device>> Devices() {
   return devices ? std::span(*devices) : std::span<const std::unique_ptr<Device>>();
 }
 
+// In a forked child: those of the process that it was forked from, as they were then; null: there were none.
+const std::vector<std::unique_ptr<Device>>* InheritedDevices();
+
 // The tracked allocation that holds the address, on whichever device. Takes the device's lock.
 struct TrackedAddress {
   Device* device;

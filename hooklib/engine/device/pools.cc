@@ -2,8 +2,10 @@
 
 #include <atomic>
 #include <map>
+#include <optional>
 
 #include "common/mutex.h"
+#include "hooklib/engine/device/locations.h"
 
 namespace sluice {
 
@@ -23,8 +25,10 @@ std::map<CUdevice, CUmemoryPool>& Current() SLUICE_REQUIRES(g_mutex) {
 }  // namespace
 
 PoolTraits TraitsOf(const CUmemLocation& location, CUmemAllocationType type) {
-  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return {};
-  return {location.id, type == CU_MEM_ALLOCATION_TYPE_PINNED};
+  const std::optional<CUdevice> device = DeviceOf(location);
+  if (!device) return {};
+  // Memory of one locality domain stays the driver's.
+  return {*device, type == CU_MEM_ALLOCATION_TYPE_PINNED && location.type == CU_MEM_LOCATION_TYPE_DEVICE};
 }
 
 PoolTraits TraitsOf(const CUmemPoolProps& properties) {

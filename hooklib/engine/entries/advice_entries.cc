@@ -11,9 +11,10 @@ namespace {
 
 template <typename Advise>
 CUresult Advised(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUmemLocation location, Advise advise) {
+  const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
+  if (tracked && !tracked->allocation.app_managed) return CUDA_ERROR_INVALID_VALUE;  // as for cuMemAlloc's memory
   const CUresult result = advise();
-  if (result != CUDA_SUCCESS || !MayBeTracked(pointer)) return result;
-  if (const auto tracked = FindTracked(pointer)) tracked->device->NoteAdvice({pointer, bytes}, advice, location);
+  if (result == CUDA_SUCCESS && tracked) tracked->device->NoteAdvice({pointer, bytes}, advice, location);
   return result;
 }
 

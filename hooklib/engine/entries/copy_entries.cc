@@ -1,10 +1,12 @@
 // Copies and memsets: work whose extents are known exactly.
 #include <array>
+#include <atomic>
 
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/execute/work.h"
+#include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/trace_recording.h"
 #include "hooklib/libraries/library_calls.h"
 
@@ -91,6 +93,49 @@ void WriteOne(CUdeviceptr to, size_t bytes) { WriteEach(&to, &bytes, 1); }
 void WriteValues(const CUstreamBatchMemOpParams* list, unsigned count) {
   ForEachWritten(list, count, [](CUdeviceptr at) { WriteOne(at, 8); });
 }
+
+// Device memory of the application that is managed memory here.
+bool IsManagedHere(CUdeviceptr at) {
+  if (!MayBeTracked(at)) return false;
+  const std::optional<TrackedAddress> block = FindTracked(at);
+  return block && !block->allocation.app_managed && !block->allocation.unevictable;
+}
+bool WritesManaged(const CUstreamBatchMemOpParams* list, unsigned count) {
+  bool found = false;
+  ForEachWritten(list, count, [&](CUdeviceptr at) { found |= IsManagedHere(at); });
+  return found;
+}
+// The high word first: a reader of a counter below 2^32 sees no other value.
+CUresult FillValue(CUstream stream, bool per_thread, CUdeviceptr at, uint64_t value, size_t bytes) {
+  const auto fill = per_thread ? entry::cuMemsetD32Async_ptsz : entry::cuMemsetD32Async;
+  if (bytes == 8) {
+    const CUresult result = fill(at + 4, static_cast<unsigned>(value >> 32), 1, stream);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return fill(at, static_cast<unsigned>(value), 1, stream);
+}
+template <typename Real>
+CUresult OneByOne(CUstream stream, bool per_thread, unsigned count, CUstreamBatchMemOpParams* list, Real real) {
+  for (unsigned i = 0; i < count; ++i) {
+    const CUstreamBatchMemOpParams& op = list[i];
+    const bool is_32 = op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    const bool is_write = is_32 || op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    const CUresult result = is_write && IsManagedHere(op.writeValue.address)
+                                ? FillValue(stream, per_thread, op.writeValue.address,
+                                            is_32 ? op.writeValue.value : op.writeValue.value64, is_32 ? 4 : 8)
+                                : real(1, &list[i]);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+void LogWaitRefused() {
+  static std::atomic<bool> logged{false};
+  if (logged.exchange(true)) return;
+  SLUICE_LOG(
+      kWarn,
+      "a stream waits for a value in memory that is oversubscribed, which the driver refuses: put the value into "
+      "an allocation of at most 4 KiB, or pinned host memory");
+}
 void WriteAnything() {
   for (const auto& device : Devices()) device->NoteUnknownWriter();
 }
@@ -167,6 +212,9 @@ SLUICE_COPY_SYNC(cuMemcpyPeer, (CUdeviceptr dst, CUcontext to, CUdeviceptr src, 
 SLUICE_COPY_ASYNC(cuMemcpyPeerAsync,
                   (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n, CUstream stream),
                   (dst, to, src, from, n, stream), kNone, At(dst, n), At(src, n))
+SLUICE_COPY_ASYNC(cuMemcpyWithAttributesAsync,
+                  (CUdeviceptr dst, CUdeviceptr src, size_t n, CUmemcpyAttributes* attributes, CUstream stream),
+                  (dst, src, n, attributes, stream), kNone, At(dst, n), At(src, n))
 SLUICE_COPY_SYNC(cuMemcpyDtoA_v2, (CUarray dst, size_t offset, CUdeviceptr src, size_t n), (dst, offset, src, n), kNone,
                  Extent{}, At(src, n))
 SLUICE_COPY_SYNC(cuMemcpyAtoD_v2, (CUdeviceptr dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n), kNone,
@@ -273,6 +321,12 @@ SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync,
 SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync_v2,
                      (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, CUstream stream),
                      (numOps, opList, flags, stream), WriteAnything())
+SLUICE_COUNTED_ASYNC(cuMemcpy3DWithAttributesAsync,
+                     (CUDA_MEMCPY3D_BATCH_OP * operation, unsigned long long flags, CUstream stream),
+                     (operation, flags, stream), WriteAnything())
+SLUICE_COUNTED_ASYNC(cuFabricCpyBatchAsync,
+                     (size_t count, CUDA_FABRIC_COPY_BATCH_OP* list, unsigned long long flags, CUstream stream),
+                     (count, list, flags, stream), WriteAnything())
 SLUICE_COUNTED_ASYNC(cuMemcpyAtoHAsync_v2, (void* dst, CUarray src, size_t offset, size_t n, CUstream stream),
                      (dst, src, offset, n, stream), (void)0)
 SLUICE_COUNTED_ASYNC(cuMemcpyHtoAAsync_v2, (CUarray dst, size_t offset, const void* src, size_t n, CUstream stream),
@@ -281,23 +335,51 @@ SLUICE_COUNTED_ASYNC(cuMemBatchDecompressAsync,
                      (CUmemDecompressParams * list, size_t count, unsigned flags, size_t* failed, CUstream stream),
                      (list, count, flags, failed, stream), WriteAnything())
 
-// Values that a stream writes itself: no range may be reused before, and a duplicate of the range ends.
-#define SLUICE_WRITE_VALUE(name, type, bytes)                                                                     \
-  SLUICE_COUNTED(name, (CUstream stream, CUdeviceptr at, type value, unsigned flags), (stream, at, value, flags), \
-                 WriteOne(at, bytes), stream, false)                                                              \
-  SLUICE_COUNTED(name##_ptsz, (CUstream stream, CUdeviceptr at, type value, unsigned flags),                      \
-                 (stream, at, value, flags), WriteOne(at, bytes), stream, true)
+// Values that a stream writes itself: no range may be reused before, and a duplicate of the range ends. The driver
+// refuses them in managed memory, where a fill does the same.
+#define SLUICE_WRITE_VALUE_OF(name, type, bytes, flavour)                                          \
+  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                     \
+    if (IsManagedHere(at) && at % bytes == 0) return FillValue(stream, flavour, at, value, bytes); \
+    if (!IsCaptured(stream, flavour)) WriteOne(at, bytes);                                         \
+    return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone,                              \
+                [&] { return g_real.name(stream, at, value, flags); });                            \
+  }
+#define SLUICE_WRITE_VALUE(name, type, bytes)     \
+  SLUICE_WRITE_VALUE_OF(name, type, bytes, false) \
+  SLUICE_WRITE_VALUE_OF(name##_ptsz, type, bytes, true)
 SLUICE_WRITE_VALUE(cuStreamWriteValue32, cuuint32_t, 4)
 SLUICE_WRITE_VALUE(cuStreamWriteValue32_v2, cuuint32_t, 4)
 SLUICE_WRITE_VALUE(cuStreamWriteValue64, cuuint64_t, 8)
 SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
-#define SLUICE_BATCH_OF_VALUES(name)                                                                             \
-  SLUICE_COUNTED(name, (CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags),        \
-                 (stream, count, list, flags), WriteValues(list, count), stream, false)                          \
-  SLUICE_COUNTED(name##_ptsz, (CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags), \
-                 (stream, count, list, flags), WriteValues(list, count), stream, true)
+#define SLUICE_BATCH_OF_VALUES_OF(name, flavour)                                                          \
+  CUresult name(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) {        \
+    const auto real = [&](unsigned n, CUstreamBatchMemOpParams* from) {                                   \
+      if (!IsCaptured(stream, flavour)) WriteValues(from, n);                                             \
+      return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone,                                   \
+                  [&] { return g_real.name(stream, n, from, flags); });                                   \
+    };                                                                                                    \
+    return WritesManaged(list, count) ? OneByOne(stream, flavour, count, list, real) : real(count, list); \
+  }
+#define SLUICE_BATCH_OF_VALUES(name)     \
+  SLUICE_BATCH_OF_VALUES_OF(name, false) \
+  SLUICE_BATCH_OF_VALUES_OF(name##_ptsz, true)
 SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp)
 SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp_v2)
+
+// No call replaces a wait: it fails as the driver says, and the log says why.
+#define SLUICE_WAIT_VALUE_OF(name, type, flavour)                                                                 \
+  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                                    \
+    const CUresult result = RunUnplanned(stream, flavour, [&] { return g_real.name(stream, at, value, flags); }); \
+    if (result == CUDA_ERROR_INVALID_VALUE && IsManagedHere(at)) LogWaitRefused();                                \
+    return result;                                                                                                \
+  }
+#define SLUICE_WAIT_VALUE(name, type)     \
+  SLUICE_WAIT_VALUE_OF(name, type, false) \
+  SLUICE_WAIT_VALUE_OF(name##_ptsz, type, true)
+SLUICE_WAIT_VALUE(cuStreamWaitValue32, cuuint32_t)
+SLUICE_WAIT_VALUE(cuStreamWaitValue32_v2, cuuint32_t)
+SLUICE_WAIT_VALUE(cuStreamWaitValue64, cuuint64_t)
+SLUICE_WAIT_VALUE(cuStreamWaitValue64_v2, cuuint64_t)
 
 }  // namespace entry
 }  // namespace sluice

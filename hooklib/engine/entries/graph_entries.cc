@@ -221,6 +221,10 @@ CUresult cuGraphAddNode_v2(CUgraphNode* n, CUgraph g, const CUgraphNode* after, 
                            size_t count, CUgraphNodeParams* p) {
   return NoteAddedNode(n, p, g_real.cuGraphAddNode_v2(n, g, after, edges, count, p));
 }
+CUresult cuGraphAddNode_v3(CUgraphNode* n, CUgraph g, const CUgraphNode* after, const CUgraphEdgeData* edges,
+                           size_t count, CUgraphNodeParams* p) {
+  return NoteAddedNode(n, p, g_real.cuGraphAddNode_v3(n, g, after, edges, count, p));
+}
 CUresult cuGraphDestroyNode(CUgraphNode n) {
   ForgetNode(n);
   return g_real.cuGraphDestroyNode(n);

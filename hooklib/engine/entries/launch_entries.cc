@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <vector>
 
 #include "hooklib/compute/launch_token.h"
 #include "hooklib/dispatch/entries.h"
@@ -130,7 +131,10 @@ __attribute__((noinline)) CUresult LaunchFast(Stream* stream, CUfunction functio
   const uint64_t key = CurrentLibraryCall() ? 0 : FastPathKey(*stream, *InfoOf(function), id, parameters);
   if (!key || !WorkScope::TryFastPath(stream, id, key))
     return LaunchPlanned(stream, function, shape, parameters, extra, flags, issue);
-  const CUresult result = issue();
+  const CUresult result = [&] {
+    const CallUnderway underway;
+    return issue();
+  }();
   WorkScope::EndFastPath(stream);
   return result;
 }
@@ -189,46 +193,69 @@ SLUICE_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, false)
 SLUICE_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)
 #undef SLUICE_LAUNCH_COOPERATIVE
 
-// The driver starts all parts together. Each device's memory is fetched before, in the order of the streams' addresses,
-// so that two threads cannot deadlock on the streams' orders.
+// The driver starts all parts together. Each waits for its GPU's time slice before, in the order of the GPUs' UUIDs:
+// the parts of two processes do not wait for each other crosswise. Then each device's memory is fetched, in the order
+// of the streams' addresses, so that two threads cannot deadlock on the streams' orders.
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned flags) {
   struct DevicePart {
     Stream* stream;
     CUcontext context;
     const CUDA_LAUNCH_PARAMS* launch;
+    Shape shape;
     NamedMemory named;
+    std::optional<LaunchToken> token;
     std::optional<WorkScope> scope;
   };
   NoteQueued();
-  std::deque<DevicePart> parts;  // a WorkScope must not move
+  std::deque<DevicePart> parts;  // tokens and scopes must not move
+  std::vector<DevicePart*> order;
   for (unsigned i = 0; list && i < count; ++i) {
-    if (Stream* stream = FindStream(list[i].hStream, false)) parts.push_back({stream, stream->owner, &list[i], {}, {}});
+    const CUDA_LAUNCH_PARAMS& p = list[i];
+    Stream* const stream = FindStream(p.hStream, false);
+    if (!stream) continue;
+    DevicePart& part = parts.emplace_back();
+    part.stream = stream;
+    part.context = stream->owner;
+    part.launch = &p;
+    part.shape = {{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}, p.sharedMemBytes};
+    order.push_back(&part);
   }
-  std::sort(parts.begin(), parts.end(), [](const DevicePart& a, const DevicePart& b) { return a.stream < b.stream; });
-  const auto is_same_stream = [](const DevicePart& a, const DevicePart& b) { return a.stream == b.stream; };
-  // The driver refuses it.
-  if (std::adjacent_find(parts.begin(), parts.end(), is_same_stream) != parts.end()) parts.clear();
-  for (DevicePart& part : parts) {
-    if (!NeedsRunWork(part.stream)) continue;
-    const ContextScope scope(part.context);
-    const CUDA_LAUNCH_PARAMS& p = *part.launch;
-    const Shape shape{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}, p.sharedMemBytes};
+  std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->stream < b->stream; });
+  // The driver refuses two parts on one stream.
+  if (std::adjacent_find(order.begin(), order.end(), [](auto* a, auto* b) { return a->stream == b->stream; }) !=
+      order.end()) {
+    order.clear();
+  }
+  std::vector<DevicePart*> by_gpu = order;
+  std::sort(by_gpu.begin(), by_gpu.end(),
+            [](auto* a, auto* b) { return a->stream->device->uuid < b->stream->device->uuid; });
+  for (DevicePart* const part : by_gpu)
+    part->token.emplace(part->stream, [&] { return ExecutionId(part->launch->function, part->shape); });
+  for (DevicePart* const part : order) {
+    if (!NeedsRunWork(part->stream)) continue;
+    const ContextScope scope(part->context);
+    const CUDA_LAUNCH_PARAMS& p = *part->launch;
     Work work;
-    work.stream = part.stream;
-    work.known = CollectNames(*InfoOf(p.function), LaunchShapeOf(shape), p.kernelParams, nullptr, &part.named);
+    work.stream = part->stream;
+    work.known = CollectNames(*InfoOf(p.function), LaunchShapeOf(part->shape), p.kernelParams, nullptr, &part->named);
     work.may_write_anywhere = !work.known;
-    work.words = part.named.words;
-    work.reaches = part.named.reaches;
-    work.id = ExecutionId(p.function, shape);
-    part.scope.emplace(work);
+    work.words = part->named.words;
+    work.reaches = part->named.reaches;
+    work.id = ExecutionId(p.function, part->shape);
+    part->scope.emplace(work);
   }
-  const CUresult result = g_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
-  for (DevicePart& part : parts) {
-    if (part.scope) {
-      const ContextScope scope(part.context);
-      part.scope->End(result);
+  for (DevicePart* const part : order) part->token->Begin();
+  const CUresult result = [&] {
+    const CallUnderway underway;
+    return g_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
+  }();
+  for (DevicePart* const part : order) {
+    part->token->End();
+    if (part->scope) {
+      const ContextScope scope(part->context);
+      part->scope->End(result);
     } else {
-      part.stream->seq.fetch_add(1, std::memory_order_release);
+      part->stream->seq.fetch_add(1, std::memory_order_release);
     }
   }
   return result;

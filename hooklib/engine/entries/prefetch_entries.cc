@@ -1,8 +1,15 @@
-// The application's own prefetches of managed memory: under pressure they are hints, and the engine follows them as far
-// as the budget allows. Prefetches to the host, and advice, go to the driver as they are.
+// The application's own prefetches and discards of managed memory: under pressure prefetches are hints, and the engine
+// follows them as far as the budget allows. Prefetches to the host go to the driver as they are.
+//
+// A discard says that contents are not needed. It is legal to keep them, and of tracked memory they are kept: pages
+// that are discarded beside the engine's own transfers, or whose prefetch is planned and not made, could lose later
+// writes (an H200 was seen to lose writes that fault on discarded pages, docs/lab).
+#include <vector>
+
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/locations.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/library_launches.h"
 
@@ -10,17 +17,27 @@ namespace sluice {
 
 namespace {
 
-template <typename Issue>
-CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t bytes, int to, Issue issue) {
-  Stream* const stream = MayBeTracked(pointer) ? FindStream(handle, per_thread) : nullptr;
-  if (!stream || stream->device->ordinal != to || !stream->device->active.load(std::memory_order_relaxed) ||
-      IsCapturing(*stream))
-    return RunUnplanned(handle, per_thread, issue);
+// The tracked allocation that holds the whole range.
+std::optional<TrackedAddress> BlockOf(CUdeviceptr pointer, size_t bytes) {
+  if (!MayBeTracked(pointer)) return std::nullopt;
   const std::optional<TrackedAddress> block = FindTracked(pointer);
-  // The driver refuses wrong ranges itself.
-  const bool is_whole_in_block =
-      block && block->device == stream->device && bytes && bytes <= block->base + block->allocation.bytes - pointer;
-  if (!is_whole_in_block) return RunUnplanned(handle, per_thread, issue);
+  if (block && bytes && bytes <= block->base + block->allocation.bytes - pointer) return block;
+  return std::nullopt;
+}
+
+// As for memory of cuMemAlloc, which the driver neither prefetches nor discards.
+bool IsRefused(CUdeviceptr pointer) {
+  if (!MayBeTracked(pointer)) return false;
+  const std::optional<TrackedAddress> block = FindTracked(pointer);
+  return block && !block->allocation.app_managed;
+}
+
+bool IsPlanned(const Stream* stream, int to) {
+  return stream && stream->device->ordinal == to && stream->device->active.load(std::memory_order_relaxed) &&
+         !IsCapturing(*stream);
+}
+
+CUresult Plan(Stream* stream, CUdeviceptr pointer, size_t bytes) {
   NoteQueued();
   const memory::Extent range{pointer, bytes};
   Work work;
@@ -30,8 +47,116 @@ CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t 
   return RunWork(work, [] { return CUDA_SUCCESS; });
 }
 
-// The device of the location; -1: it is none.
-int DeviceOf(const CUmemLocation& location) { return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : -1; }
+template <typename Issue>
+CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t bytes, int to, Issue issue) {
+  if (IsRefused(pointer)) return CUDA_ERROR_INVALID_VALUE;
+  Stream* const stream = MayBeTracked(pointer) ? FindStream(handle, per_thread) : nullptr;
+  // The driver refuses wrong ranges itself.
+  const std::optional<TrackedAddress> block = IsPlanned(stream, to) ? BlockOf(pointer, bytes) : std::nullopt;
+  if (!block || block->device != stream->device) return RunUnplanned(handle, per_thread, issue);
+  return Plan(stream, pointer, bytes);
+}
+
+// The ranges of a batch call, each with its location where the call has locations.
+struct Batch {
+  std::vector<CUdeviceptr> pointers;
+  std::vector<size_t> sizes, indices;
+  std::vector<CUmemLocation> locations;
+
+  void Add(CUdeviceptr pointer, size_t bytes, const CUmemLocation* location) {
+    pointers.push_back(pointer);
+    sizes.push_back(bytes);
+    if (!location) return;
+    indices.push_back(locations.size());
+    locations.push_back(*location);
+  }
+};
+
+struct Locations {
+  const CUmemLocation* list = nullptr;
+  const size_t* indices = nullptr;
+  size_t count = 0;
+};
+
+// Splits a batch into tracked ranges and the driver's. False where the driver must judge the call as it is: nothing is
+// tracked, or an argument is wrong.
+bool Split(const CUdeviceptr* pointers, const size_t* sizes, size_t count, unsigned long long flags,
+           const Locations* locations, Batch* tracked, Batch* others) {
+  if (!pointers || !sizes || flags) return false;
+  if (locations && (!locations->list || !locations->indices || locations->count == 0 || locations->count > count))
+    return false;
+  size_t at = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (IsRefused(pointers[i])) return false;  // an arena is managed for the driver: see Refused()
+    while (locations && at + 1 < locations->count && locations->indices[at + 1] <= i) ++at;
+    (BlockOf(pointers[i], sizes[i]) ? tracked : others)
+        ->Add(pointers[i], sizes[i], locations ? &locations->list[at] : nullptr);
+  }
+  return !tracked->pointers.empty();
+}
+
+bool Refused(const CUdeviceptr* pointers, size_t count) {
+  for (size_t i = 0; pointers && i < count; ++i) {
+    if (IsRefused(pointers[i])) return true;
+  }
+  return false;
+}
+
+// Prefetches of tracked memory are planned where they can be; the rest is one call of the driver.
+CUresult PrefetchTracked(CUstream handle, bool per_thread, Batch& tracked) {
+  Stream* const stream = FindStream(handle, per_thread);
+  Batch rest;
+  for (size_t i = 0; i < tracked.pointers.size(); ++i) {
+    const CUdeviceptr pointer = tracked.pointers[i];
+    const std::optional<TrackedAddress> block = BlockOf(pointer, tracked.sizes[i]);
+    if (block && IsPlanned(stream, DeviceOf(tracked.locations[i]).value_or(-1)) && block->device == stream->device) {
+      const CUresult result = Plan(stream, pointer, tracked.sizes[i]);
+      if (result != CUDA_SUCCESS) return result;
+    } else {
+      rest.Add(pointer, tracked.sizes[i], &tracked.locations[i]);
+    }
+  }
+  if (rest.pointers.empty()) return CUDA_SUCCESS;
+  const auto real = per_thread ? g_real.cuMemPrefetchBatchAsync_ptsz : g_real.cuMemPrefetchBatchAsync;
+  return RunUnplanned(handle, per_thread, [&] {
+    return real(rest.pointers.data(), rest.sizes.data(), rest.pointers.size(), rest.locations.data(),
+                rest.indices.data(), rest.locations.size(), 0, handle);
+  });
+}
+
+template <typename Real>
+CUresult PrefetchBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, CUmemLocation* list, size_t* indices,
+                       size_t locations_count, unsigned long long flags, CUstream handle, bool per_thread, Real real) {
+  if (Refused(pointers, count)) return CUDA_ERROR_INVALID_VALUE;
+  const Locations locations{list, indices, locations_count};
+  Batch tracked, others;
+  if (!Split(pointers, sizes, count, flags, &locations, &tracked, &others)) {
+    return RunUnplanned(handle, per_thread,
+                        [&] { return real(pointers, sizes, count, list, indices, locations_count, flags, handle); });
+  }
+  if (!others.pointers.empty()) {
+    const CUresult result = RunUnplanned(handle, per_thread, [&] {
+      return real(others.pointers.data(), others.sizes.data(), others.pointers.size(), others.locations.data(),
+                  others.indices.data(), others.locations.size(), flags, handle);
+    });
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return PrefetchTracked(handle, per_thread, tracked);
+}
+
+template <typename Real>
+CUresult DiscardBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, unsigned long long flags, CUstream handle,
+                      bool per_thread, Real real) {
+  if (Refused(pointers, count)) return CUDA_ERROR_INVALID_VALUE;
+  Batch tracked, others;
+  const bool is_legacy = handle == CU_STREAM_LEGACY || (handle == nullptr && !per_thread);
+  if (is_legacy || !Split(pointers, sizes, count, flags, nullptr, &tracked, &others))
+    return RunUnplanned(handle, per_thread, [&] { return real(pointers, sizes, count, flags, handle); });
+  if (others.pointers.empty()) return CUDA_SUCCESS;
+  return RunUnplanned(handle, per_thread, [&] {
+    return real(others.pointers.data(), others.sizes.data(), others.pointers.size(), flags, handle);
+  });
+}
 
 }  // namespace
 
@@ -43,7 +168,7 @@ namespace entry {
   }
 #define SLUICE_PREFETCH_TO(name, per_thread)                                                            \
   CUresult name(CUdeviceptr pointer, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream) { \
-    return Prefetch(stream, per_thread, pointer, bytes, flags ? -1 : DeviceOf(to),                      \
+    return Prefetch(stream, per_thread, pointer, bytes, flags ? -1 : DeviceOf(to).value_or(-1),         \
                     [&] { return g_real.name(pointer, bytes, to, flags, stream); });                    \
   }
 SLUICE_PREFETCH_TO_DEVICE(cuMemPrefetchAsync, false)
@@ -52,6 +177,26 @@ SLUICE_PREFETCH_TO(cuMemPrefetchAsync_v2, false)
 SLUICE_PREFETCH_TO(cuMemPrefetchAsync_v2_ptsz, true)
 #undef SLUICE_PREFETCH_TO_DEVICE
 #undef SLUICE_PREFETCH_TO
+
+// A discard with a prefetch is the prefetch, for tracked memory.
+#define SLUICE_PREFETCH_BATCH(name, per_thread)                                                                     \
+  CUresult name(CUdeviceptr* pointers, size_t* sizes, size_t count, CUmemLocation* list, size_t* indices,           \
+                size_t locations, unsigned long long flags, CUstream stream) {                                      \
+    return PrefetchBatch(pointers, sizes, count, list, indices, locations, flags, stream, per_thread, g_real.name); \
+  }
+SLUICE_PREFETCH_BATCH(cuMemPrefetchBatchAsync, false)
+SLUICE_PREFETCH_BATCH(cuMemPrefetchBatchAsync_ptsz, true)
+SLUICE_PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync, false)
+SLUICE_PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync_ptsz, true)
+#undef SLUICE_PREFETCH_BATCH
+
+#define SLUICE_DISCARD_BATCH(name, per_thread)                                                                   \
+  CUresult name(CUdeviceptr* pointers, size_t* sizes, size_t count, unsigned long long flags, CUstream stream) { \
+    return DiscardBatch(pointers, sizes, count, flags, stream, per_thread, g_real.name);                         \
+  }
+SLUICE_DISCARD_BATCH(cuMemDiscardBatchAsync, false)
+SLUICE_DISCARD_BATCH(cuMemDiscardBatchAsync_ptsz, true)
+#undef SLUICE_DISCARD_BATCH
 
 }  // namespace entry
 }  // namespace sluice

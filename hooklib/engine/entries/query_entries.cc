@@ -11,7 +11,8 @@ namespace sluice {
 
 namespace {
 
-// Writes one attribute of a tracked pointer; nothing: the driver's answer is right.
+// Writes one attribute of a tracked pointer; nothing: the driver's answer is right. Yes and no are four bytes (an H100
+// with driver 580).
 std::optional<CUresult> Answer(const TrackedAddress& tracked, CUpointer_attribute attribute, CUdeviceptr pointer,
                                void* data) {
   const bool app_managed = tracked.allocation.app_managed;
@@ -36,13 +37,19 @@ std::optional<CUresult> Answer(const TrackedAddress& tracked, CUpointer_attribut
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
       return put(static_cast<size_t>(tracked.allocation.bytes));
     case CU_POINTER_ATTRIBUTE_MAPPED:
-      return put(static_cast<unsigned char>(1));
+      return put(1u);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return put(static_cast<int>(tracked.device->ordinal));
     // None of these works on memory that moves.
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-      return put(static_cast<unsigned char>(0));
+      return put(0u);
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      if (app_managed) return std::nullopt;
+      return put(0u);  // the driver's answer for managed memory is 1
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      if (!tracked.allocation.stream_ordered) return std::nullopt;
+      return put(static_cast<CUcontext>(nullptr));  // it belongs to its pool
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return put(static_cast<unsigned long long>(0));
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
@@ -59,7 +66,7 @@ CUresult MemInfo(size_t* free_bytes, size_t* total_bytes, CUresult (*real)(size_
   const CUresult result = real(&card_free, &card_total);
   if (result != CUDA_SUCCESS) return result;
   uint64_t total = 0, left = 0;
-  device->View(&total, &left);
+  device->View(&total, free_bytes ? &left : nullptr);
   if (total_bytes) *total_bytes = total;  // the driver takes either as null
   if (free_bytes) *free_bytes = left;
   return CUDA_SUCCESS;
@@ -84,8 +91,8 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
   if (result != CUDA_SUCCESS) return result;
   EnsureStarted();
   if (Device* device = DeviceByOrdinal(ordinal)) {
-    uint64_t total = 0, left = 0;
-    device->View(&total, &left);
+    uint64_t total = 0;
+    device->View(&total, nullptr);
     *bytes = total;
   }
   return result;
@@ -94,10 +101,11 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
 // Memory that moves can be pinned by no other device and has no file descriptor.
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice ordinal) {
   const CUresult result = g_real.cuDeviceGetAttribute(value, attribute, ordinal);
-  if (result != CUDA_SUCCESS || !value ||
-      (attribute != CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED &&
-       attribute != CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED))
-    return result;
+  const bool needs_fixed_memory = attribute == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED ||
+                                  attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED ||
+                                  static_cast<int>(attribute) == cuda_newer::kDmaBufMmapSupported ||
+                                  static_cast<int>(attribute) == cuda_newer::kRdmaOfLocalizedMemory;
+  if (result != CUDA_SUCCESS || !value || !needs_fixed_memory) return result;
   const Device* const device = DeviceByOrdinal(ordinal);
   // NCCL and others keep memory of their own, which stays the driver's.
   if (device && device->managed && !CalledFromUnmanagedLibrary(__builtin_return_address(0))) *value = 0;
@@ -119,6 +127,13 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr p
   if (base) *base = tracked->base;
   if (bytes) *bytes = tracked->allocation.bytes;
   return CUDA_SUCCESS;
+}
+
+// As for cuMemAlloc's memory: the question is for managed memory alone.
+CUresult cuMemGetLocationInfo(CUdeviceptr pointer, size_t bytes, size_t summary, size_t sampling, CUmemLocation* out) {
+  const auto tracked = FindTracked(pointer);
+  if (tracked && !tracked->allocation.app_managed) return CUDA_ERROR_INVALID_VALUE;
+  return g_real.cuMemGetLocationInfo(pointer, bytes, summary, sampling, out);
 }
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {

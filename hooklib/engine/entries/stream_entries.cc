@@ -1,11 +1,13 @@
 // Streams, captures, synchronisation and contexts: where the engine learns which work is done and which handles are
 // gone.
 #include <map>
+#include <optional>
 
 #include "common/mutex.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/captures.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/green_contexts.h"
 #include "hooklib/engine/device/unmanaged.h"
 #include "hooklib/engine/execute/work.h"
@@ -40,10 +42,15 @@ CUresult Synchronize(CUstream handle, bool ptsz, Wait wait) {
   return result;
 }
 
+// `named`: the context that is waited for; null: the current one.
 template <typename Wait>
-CUresult SynchronizeContext(Wait wait) {
+CUresult SynchronizeContext(CUcontext named, Wait wait) {
   CUcontext context = nullptr;
-  Device* device = CurrentDevice(&context);
+  Device* device = nullptr;
+  std::optional<ContextScope> scope;
+  if (named) scope.emplace(named);
+  if (!scope || scope->is_current()) device = CurrentDevice(&context);
+  scope.reset();  // the driver's call is the application's
   std::vector<std::pair<Stream*, uint64_t>> before;
   if (device) {
     DeviceLock lock(device->mutex);
@@ -175,7 +182,10 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream) {
   return Synchronize(stream, true, [&] { return g_real.cuStreamSynchronize_ptsz(stream); });
 }
 CUresult cuCtxSynchronize() {
-  return SynchronizeContext([] { return g_real.cuCtxSynchronize(); });
+  return SynchronizeContext(nullptr, [] { return g_real.cuCtxSynchronize(); });
+}
+CUresult cuCtxSynchronize_v2(CUcontext context) {
+  return SynchronizeContext(context, [context] { return g_real.cuCtxSynchronize_v2(context); });
 }
 
 // Streams of a library's own may wait for an event that it records here, before any work that it queues here later.
@@ -220,6 +230,35 @@ CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode* d
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNode* d, const CUgraphEdgeData* e,
                                           size_t n, CUstreamCaptureMode m) {
   return BeginCapture(s, true, m, [&] { return g_real.cuStreamBeginCaptureToGraph_ptsz(s, g, d, e, n, m); });
+}
+CUresult cuStreamBeginRecaptureToGraph(CUstream s, CUstreamCaptureMode m, CUgraph g, CUgraphRecaptureCallback ask,
+                                       void* data) {
+  return BeginCapture(s, false, m, [&] { return g_real.cuStreamBeginRecaptureToGraph(s, m, g, ask, data); });
+}
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream s, CUstreamCaptureMode m, CUgraph g, CUgraphRecaptureCallback ask,
+                                            void* data) {
+  return BeginCapture(s, true, m, [&] { return g_real.cuStreamBeginRecaptureToGraph_ptsz(s, m, g, ask, data); });
+}
+
+// Work that is captured into a command list of a graphics interface. As for a graph: nothing of the engine's own is
+// queued on the stream meanwhile.
+CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams* parameters) {
+  return BeginCapture(stream, false, CU_STREAM_CAPTURE_MODE_RELAXED,
+                      [&] { return g_real.cuStreamBeginCaptureToCig(stream, parameters); });
+}
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams* parameters) {
+  return BeginCapture(stream, true, CU_STREAM_CAPTURE_MODE_RELAXED,
+                      [&] { return g_real.cuStreamBeginCaptureToCig_ptsz(stream, parameters); });
+}
+CUresult cuStreamEndCaptureToCig(CUstream stream) {
+  const CUresult result = g_real.cuStreamEndCaptureToCig(stream);
+  if (result == CUDA_SUCCESS) ForgetCapture(stream);
+  return result;
+}
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream) {
+  const CUresult result = g_real.cuStreamEndCaptureToCig_ptsz(stream);
+  if (result == CUDA_SUCCESS) ForgetCapture(stream ? stream : CU_STREAM_PER_THREAD);
+  return result;
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   return EndCapture(stream, graph, [&] { return g_real.cuStreamEndCapture(stream, graph); });

@@ -8,6 +8,7 @@
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/budget_follower.h"
+#include "hooklib/engine/device/locations.h"
 #include "hooklib/engine/device/unmanaged.h"
 #include "hooklib/engine/engine.h"
 #include "hooklib/engine/observe/log.h"
@@ -169,9 +170,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
                      unsigned long long flags) {
   auto real = [&] { return g_real.cuMemCreate(handle, bytes, properties, flags); };
   // Host-located handles (NCCL's) are no device memory.
-  if (!properties || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return real();
+  const std::optional<CUdevice> ordinal = properties ? DeviceOf(properties->location) : std::nullopt;
+  if (!ordinal) return real();
   EnsureStarted();
-  Device* device = DeviceByOrdinal(properties->location.id);
+  Device* device = DeviceByOrdinal(*ordinal);
   if (!device) return real();
   if (!device->ReserveUnmanaged(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = real();

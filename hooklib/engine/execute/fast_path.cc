@@ -39,7 +39,8 @@ bool WorkScope::ServeFast(Stream* stream, uint64_t id, bool known, uint64_t key)
 
 bool WorkScope::TryFastPath(Stream* stream, uint64_t id, uint64_t key) {
   Device* const device = stream->device;
-  if (!device->active.load(std::memory_order_relaxed) || stream->mark_wanted.load(std::memory_order_relaxed) ||
+  if (CallUnderway::IsNested() || !device->active.load(std::memory_order_relaxed) ||
+      stream->mark_wanted.load(std::memory_order_relaxed) ||
       device->raise_expected_until_ns.load(std::memory_order_relaxed)) {
     return false;
   }

@@ -43,6 +43,10 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     device->RecordEvent(stream_);
   }
   if (!device->active.load(std::memory_order_relaxed)) return;
+  if (CallUnderway::IsNested()) {
+    device->NoteUnknownWriter();
+    return;
+  }
   if (device->raise_expected_until_ns.load(std::memory_order_relaxed)) device->AwaitRoom(work);
   const uint64_t key = work.key ? work.key : work.id && device->MayUseFastPath() ? KeyOf(work) : 0;
   LockOrder();

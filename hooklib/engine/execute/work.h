@@ -8,6 +8,7 @@
 
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/nested_calls.h"
 #include "hooklib/engine/observe/params.h"
 #include "hooklib/libraries/extents/torch_kernels.h"
 #include "hooklib/libraries/library_calls.h"
@@ -39,6 +40,8 @@ void ForEachWritten(const CUstreamBatchMemOpParams* list, unsigned count, Write 
     const CUstreamBatchMemOpParams& op = list[i];
     if (op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
       write(op.writeValue.address);
+    if (static_cast<int>(op.operation) == cuda_newer::kStreamOperationAtomicReduction)
+      write(CUdeviceptr{op.pad[cuda_newer::kAtomicReductionAddress]});
   }
 }
 
@@ -85,6 +88,8 @@ class WorkScope {
   explicit WorkScope(const Work& work) SLUICE_TAKES_DEVICE_LOCK;
   void End(CUresult result) SLUICE_TAKES_DEVICE_LOCK;
 
+  // The driver's call is made under a CallUnderway. Work that is queued from inside another such call is counted only.
+
   // The fast path (fast_path.cc), for a kernel of which only its words are to be known. True: the launch needs no
   // planning, and EndFastPath is due behind the driver's call, with stream->order held until then. Only while no stream
   // is captured.
@@ -120,7 +125,10 @@ class WorkScope {
 template <typename Issue>
 CUresult RunWork(const Work& work, Issue issue) {
   WorkScope scope(work);
-  const CUresult result = issue();
+  const CUresult result = [&] {
+    const CallUnderway underway;
+    return issue();
+  }();
   scope.End(result);
   return result;
 }

@@ -4,6 +4,7 @@
 
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/locations.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
 #include "hooklib/engine/observe/library_launches.h"
@@ -120,7 +121,7 @@ void GraphAccess::AddNode(CUgraphNode node, int depth) {
   } else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
     CUDA_MEM_ALLOC_NODE_PARAMS p{};  // NOLINT(bugprone-invalid-enum-default-initialization): the driver fills it
     if (g_real.cuGraphMemAllocNodeGetParams && g_real.cuGraphMemAllocNodeGetParams(node, &p) == CUDA_SUCCESS &&
-        p.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+        DeviceOf(p.poolProps.location)) {
       allocations_[p.dptr] = p.bytesize;
       allocated_peak_ = std::max(allocated_peak_, allocated_now_ += p.bytesize);
     }
@@ -134,6 +135,8 @@ void GraphAccess::AddNode(CUgraphNode node, int depth) {
     const std::vector<CUgraph> inner = GraphsIn(node);
     for (CUgraph graph : inner) AddGraph(graph, depth + 1);
     known_ &= !inner.empty();
+  } else if (static_cast<int>(type) >= cuda_newer::kGraphNodeMemcpyBatch) {
+    known_ = false;  // batches of copies, and kinds that newer drivers have
   }
 }
 

@@ -124,5 +124,18 @@ CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
   return result;
 }
 
+// The same memory by another descriptor.
+CUresult cuTensorMapSetAllocationClass(CUtensorMap* map, CUtensorMapAllocClass wanted, CUtensorMapAllocClass* given) {
+  const std::optional<libraries::Reach> before = map ? TensorMapAt(map) : std::nullopt;
+  const CUresult result = g_real.cuTensorMapSetAllocationClass(map, wanted, given);
+  if (result != CUDA_SUCCESS || !before) return result;
+  try {
+    RememberMap(map, *before);
+  } catch (...) {
+    return result;
+  }
+  return result;
+}
+
 }  // namespace entry
 }  // namespace sluice

@@ -24,10 +24,10 @@ enum ComputeType {
   kCompute32IPedantic = 73,
   kCompute64FEmulated = 79
 };
-// cudaDataType's names without CUDA_.
+// Named as library_types.h names them.
 struct CudaDataType {
   enum : int {
-#define SLUICE_CUDA_DATA_TYPE(name, number, bits) name = number,
+#define SLUICE_CUDA_DATA_TYPE(name, number, bits) CUDA_##name = number,
 #include "hooklib/libraries/cuda_data_types.def"
   };
 };

@@ -6,10 +6,10 @@ namespace sluice::libraries {
 
 AttributeRole RoleOf(int attribute) {
   switch (attribute) {
-    case CudnnAttribute::TENSOR_RAGGED_OFFSET_DESC:
+    case CudnnAttribute::CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC:
       return AttributeRole::kInput;
 #define SLUICE_CUDNN_ATTRIBUTE(operation, name, number, role) \
-  case CudnnAttribute::OPERATION_##name:                      \
+  case CudnnAttribute::CUDNN_ATTR_OPERATION_##name:           \
     return AttributeRole::role;
 #include "hooklib/libraries/cudnn_attributes.def"
     default:

@@ -18,11 +18,11 @@ struct GraphTensor {
   bool ragged = false;      // rows begin where another tensor says: how far it reaches is not known
 };
 
-// Names and numbers of cudnn_attributes.def, without cuDNN's header. Named as cuDNN names them, without CUDNN_ATTR_.
+// Names and numbers of cudnn_attributes.def, without cuDNN's header. Named as cuDNN names them.
 struct CudnnAttribute {
   enum : int {
-    TENSOR_RAGGED_OFFSET_DESC = 913,
-#define SLUICE_CUDNN_ATTRIBUTE(operation, name, number, role) OPERATION_##name = number,
+    CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC = 913,
+#define SLUICE_CUDNN_ATTRIBUTE(operation, name, number, role) CUDNN_ATTR_OPERATION_##name = number,
 #include "hooklib/libraries/cudnn_attributes.def"
   };
 };

@@ -117,10 +117,10 @@ void AddEpilogue(const Matmul& call, AccessSet* set) {
   const uint32_t e = call.epilogue;
   if (e & (kBias | kBiasGradient | kBgradA | kBgradB)) {
     // 8-bit results take a bias of their own type (16-bit float, or the scale type of integers).
-    uint64_t bits = call.bias_type >= 0                  ? blas::BitsOf(call.bias_type)
-                    : d.type == blas::CudaDataType::R_8I ? 32
-                    : d_bits < 16                        ? 16
-                                                         : d_bits;
+    uint64_t bits = call.bias_type >= 0                       ? blas::BitsOf(call.bias_type)
+                    : d.type == blas::CudaDataType::CUDA_R_8I ? 32
+                    : d_bits < 16                             ? 16
+                                                              : d_bits;
     AddVector(call.bias, e & kBgradB ? d.columns : d.rows, bits, d.batch, call.bias_stride,
               e & kBias ? Use::kRead : Use::kWrite, set);
   }

@@ -20,10 +20,10 @@ SteadySets::Set* SteadySets::Find(uint64_t now, StreamId stream, uint64_t id, st
   uint64_t key = id ^ uint64_t { stream } << 32;
   for (const Extent& extent : extents) key = (key ^ (extent.base + extent.bytes * kOdd)) * kOdd;
   Set* const set = &sets_[key >> kSetsShift];
-  if (set->key == key) return set;
-  set->key = key;
-  set->confirmed_at = 0;
-  set->is_steady = false;
+  if (set->key_ == key) return set;
+  set->key_ = key;
+  set->confirmed_at_ = 0;
+  set->is_steady_ = false;
   return set;
 }
 
@@ -31,15 +31,15 @@ void SteadySets::Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_h
   const auto is_noted = [stream](const Chunk* chunk) {  // not where more than two streams use it
     return chunk->use[0].stream == stream || chunk->use[1].stream == stream;
   };
-  const bool again = set->confirmed_at > changed_at_;
-  set->confirmed_at = now;
-  set->is_steady = again && chunks.size() <= kMaxChunks && std::all_of(chunks.begin(), chunks.end(), is_noted);
-  if (!set->is_steady) return;
+  const bool again = set->confirmed_at_ > changed_at_;
+  set->confirmed_at_ = now;
+  set->is_steady_ = again && chunks.size() <= kMaxChunks && std::all_of(chunks.begin(), chunks.end(), is_noted);
+  if (!set->is_steady_) return;
   set->stream = stream;
   set->set_hash = set_hash;
   set->chunks.assign(chunks.begin(), chunks.end());
-  set->named_bytes.resize(chunks.size());
-  std::transform(chunks.begin(), chunks.end(), set->named_bytes.begin(),
+  set->named_bytes_.resize(chunks.size());
+  std::transform(chunks.begin(), chunks.end(), set->named_bytes_.begin(),
                  [](const Chunk* chunk) { return chunk->named_bytes; });
 }
 
@@ -47,15 +47,15 @@ void SteadySets::Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_h
 // all.
 void SteadySets::SettleAll(uint64_t iteration) {
   std::sort(unsettled_.begin(), unsettled_.end(),
-            [](const Set* a, const Set* b) { return a->last_launch < b->last_launch; });
+            [](const Set* a, const Set* b) { return a->last_launch_ < b->last_launch_; });
   for (Set* const set : unsettled_) {
-    const uint32_t pending_launches = std::exchange(set->pending_launches, 0);
+    const uint32_t pending_launches = std::exchange(set->pending_launches_, 0);
     for (size_t i = 0; i < set->chunks.size(); ++i) {
       Chunk* const chunk = set->chunks[i];
-      CountLinkBytes(chunk, pending_launches * OverLink(set->named_bytes[i], set->usage.sparse), iteration);
-      if (set->usage.required) chunk->last_required_at = set->last_launch;
-      chunk->named_at = chunk->last_use = set->last_launch;
-      chunk->use[chunk->use[0].stream == set->stream ? 0 : 1].seq = set->seq;
+      CountLinkBytes(chunk, pending_launches * OverLink(set->named_bytes_[i], set->usage_.sparse), iteration);
+      if (set->usage_.required) chunk->last_required_at = set->last_launch_;
+      chunk->named_at = chunk->last_use = set->last_launch_;
+      chunk->use[chunk->use[0].stream == set->stream ? 0 : 1].seq = set->seq_;
     }
   }
   unsettled_.clear();

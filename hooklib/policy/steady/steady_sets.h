@@ -30,37 +30,37 @@ class SteadySets {
 
    private:
     friend class SteadySets;
-    uint64_t key = 0;                   // of the launch's stream, id and extents
-    uint64_t confirmed_at = 0;          // when its chunks were last found resident, and their use noted
-    bool is_steady = false;             // false: met once
-    std::vector<uint32_t> named_bytes;  // of each chunk
+    uint64_t key_ = 0;                   // of the launch's stream, id and extents
+    uint64_t confirmed_at_ = 0;          // when its chunks were last found resident, and their use noted
+    bool is_steady_ = false;             // false: met once
+    std::vector<uint32_t> named_bytes_;  // of each chunk
     // Not noted in the chunks yet:
-    uint32_t pending_launches = 0;
-    uint64_t last_launch = 0;
-    Seq seq = 0;
-    Usage usage;
+    uint32_t pending_launches_ = 0;
+    uint64_t last_launch_ = 0;
+    Seq seq_ = 0;
+    Usage usage_;
   };
 
   // No set is steady any more: a chunk was fetched or evicted, or use is to be noted in another way.
   void NoteChange(uint64_t now) { changed_at_ = now; }
   // The launch's place among the sets; null: too much is fetched and evicted.
   Set* Find(uint64_t now, StreamId stream, uint64_t id, std::span<const Extent> extents);
-  bool IsSteady(const Set& set) const { return set.is_steady && set.confirmed_at > changed_at_; }
+  bool IsSteady(const Set& set) const { return set.is_steady_ && set.confirmed_at_ > changed_at_; }
   // All chunks of the launch are resident, and their use was noted just now. The set becomes steady with the second
   // such call, if nothing was fetched or evicted since the first: most sets of a program that takes new memory are met
   // once.
   void Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_hash, std::span<Chunk* const> chunks);
   // A launch with a steady set was repeated. `iteration`: as in Settle.
   void NoteRepeat(Set* set, uint64_t now, Seq seq, Usage usage, uint64_t iteration) {
-    if (set->pending_launches && set->usage != usage) Settle(iteration);
-    if (set->pending_launches++ == 0) unsettled_.push_back(set);
-    set->last_launch = now;
-    set->seq = seq;
-    set->usage = usage;
+    if (set->pending_launches_ && set->usage_ != usage) Settle(iteration);
+    if (set->pending_launches_++ == 0) unsettled_.push_back(set);
+    set->last_launch_ = now;
+    set->seq_ = seq;
+    set->usage_ = usage;
   }
   // And again, with the same usage.
   void NoteRepeat(Set* set, uint64_t now, Seq seq, uint64_t iteration) {
-    NoteRepeat(set, now, seq, set->usage, iteration);
+    NoteRepeat(set, now, seq, set->usage_, iteration);
   }
   // Writes the notes of this iteration to the chunks (link_bytes.h). To be called before anything but a repeated
   // launch.

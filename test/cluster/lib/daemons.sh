@@ -75,7 +75,7 @@ start_control_plane() {
 
 start_kubelet() {
   start kubelet --config=$STATE/config/kubelet.yaml --kubeconfig=$STATE/pki/kubelet.kubeconfig --hostname-override=$NODE \
-    --node-ip=$NODE_IP --root-dir=$KUBELET_DIR --v=2
+    --node-ip=$NODE_IP --root-dir=$KUBELET_ROOT --v=2
 }
 
 start_node() {

@@ -23,6 +23,9 @@ CNI_NAME=sluicecluster
 PAUSE=sluice.test/pause:1
 BASE=sluice.test/base:1                # a Debian, for pods and as base of our own image
 KUBELET_DIR=/var/lib/kubelet           # compiled into the kubelet's device-plugin interface
+# The kubelet's --root-dir. SLUICE_CLUSTER_KUBELET_ROOT=apart: another folder, as k0s and MicroK8s have.
+KUBELET_ROOT=$KUBELET_DIR
+[ "${SLUICE_CLUSTER_KUBELET_ROOT:-}" != apart ] || KUBELET_ROOT=$STATE/kubelet
 IMAGES=$SLUICE_CACHE/images
 OWNER=${SLUICE_CLUSTER_USER:-$ROOT}    # another owner's `up` waits until this one's cluster is down
 FOR=${SLUICE_CLUSTER_FOR:-}            # the process for which the cluster is started: once it has ended, any `up` ends the cluster

@@ -110,9 +110,10 @@ func (n *node) writeCards() {
 }
 
 func (n *node) setUp() {
-	for _, d := range []string{"kubelet/device-plugins", "kubelet/pods", "src", "dev"} {
+	for _, d := range []string{"kubelet/device-plugins", "kubelet/pods", "src", "dev", "driver"} {
 		n.must(os.MkdirAll(n.path(d), 0o755))
 	}
+	n.must(os.WriteFile(n.path("driver/libcuda.so.1"), []byte("libcuda"), 0o644))
 	n.must(os.WriteFile(n.path("src/libsluice.so"), []byte("shim"), 0o644))
 	n.must(os.WriteFile(n.path("src/libsluice_engine.so"), []byte("engine"), 0o644))
 	config := fmt.Sprintf(`allocDir: %[1]s/alloc
@@ -125,6 +126,7 @@ sysRoot: %[1]s/sys
 driverRoot: %[1]s/driver
 deviceRoot: %[1]s/dev
 driverAccess: own
+logFormat: json
 nvmlLibrary: %[2]s
 pollMs: 50
 preStartWaitMs: 5000

@@ -50,4 +50,47 @@ int nvmlDeviceGetMemoryInfo_v2(void* device, struct memory_v2* m) {
 PROCESSES(nvmlDeviceGetComputeRunningProcesses, process_v1)
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, process_v2)
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, process_v2)
+struct sample {
+  unsigned pid;
+  unsigned long long time;
+  unsigned sm, memory, encoder, decoder;
+};
+int nvmlDeviceGetProcessUtilization(void* device, struct sample* samples, unsigned* count, unsigned long long last) {
+  (void)device;
+  (void)last;
+  const unsigned capacity = *count;
+  *count = 2;
+  if (!samples || capacity < 2) return 7;
+  samples[0] = (struct sample){.pid = 0x7ffffff0u, .sm = 60};
+  samples[1] = (struct sample){.pid = (unsigned)getpid(), .sm = 30};
+  return 0;
+}
+struct detail {
+  unsigned pid;
+  unsigned long long used;
+  unsigned gpu, compute;
+  unsigned long long protected_bytes;
+};
+struct details {
+  unsigned version, mode, count;
+  struct detail* list;
+};
+int nvmlDeviceGetRunningProcessDetailList(void* device, struct details* d) {
+  (void)device;
+  const unsigned capacity = d->count;
+  d->count = 2;
+  if (capacity < 2) return 7;
+  memset(d->list, 0, 2 * sizeof *d->list);
+  d->list[0] = (struct detail){.pid = 0x7ffffff0u, .used = 5000};
+  d->list[1] = (struct detail){.pid = (unsigned)getpid(), .used = 4000};
+  return 0;
+}
+struct rates {
+  unsigned gpu, memory;
+};
+int nvmlDeviceGetUtilizationRates(void* device, struct rates* rates) {
+  (void)device;
+  *rates = (struct rates){90, 45};
+  return 0;
+}
 int nvmlInit_v2(void) { return 0; }

@@ -17,12 +17,11 @@ CUresult Mark(CUresult result) { return static_cast<CUresult>(static_cast<int>(r
 
 namespace sluice {
 
-bool FractionView(const char* uuid, std::uint64_t* total, std::uint64_t* used) {
-  if (std::strcmp(uuid, "GPU-ours") != 0) return false;
-  *total = 1000;
-  *used = 300;
-  return true;
+bool ShareOf(const char* uuid, std::uint64_t, Share* share) {
+  *share = {.total = 1000, .used = 300};
+  return std::strcmp(uuid, "GPU-ours") == 0;
 }
+int ShareUtilization(const char* uuid) { return std::strcmp(uuid, "GPU-ours") == 0 ? 12 : -1; }
 
 void OnAllocatorReport(void*, long size, signed char, signed char) { reports += static_cast<int>(size); }
 

@@ -1,0 +1,44 @@
+#include "cli/doctor_processes.h"
+
+#include <algorithm>
+#include <set>
+
+#include "cli/paths.h"
+#include "cli/text.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr std::size_t kMaxNames = 5;  // processes named in a line; the others are counted
+
+}  // namespace
+
+std::vector<Finding> JudgeNewerEntries(const std::string& name, const v1::AllocationStatus& allocation) {
+  uint64_t entries = 0;
+  std::size_t processes = 0;
+  std::string named;
+  std::set<std::string> versions;
+  for (const v1::Process& process : allocation.processes()) {
+    uint64_t of_process = 0;  // the hook publishes the same count for each of its GPUs
+    for (const v1::Counters& gpu : process.gpus()) of_process = std::max(of_process, gpu.newer_entries());
+    if (of_process == 0) continue;
+    entries = std::max(entries, of_process);
+    ++processes;
+    if (!process.hook_version().empty()) versions.insert(Printable(process.hook_version()));
+    if (process.pid() == 0 || processes > kMaxNames) continue;
+    named +=
+        (named.empty() ? ": pid " : ", ") + std::to_string(process.pid()) + " (" + Printable(process.command()) + ")";
+  }
+  if (processes == 0) return {};
+  if (!named.empty() && processes > kMaxNames) named += " and " + std::to_string(processes - kMaxNames) + " more";
+  const std::string sluice = versions.empty() ? "" : " " + Join({versions.begin(), versions.end()}, ", ");
+  return {{Finding::kWarn,
+           name + ": " + std::to_string(processes) + (processes == 1 ? " process uses " : " processes use up to ") +
+               std::to_string(entries) + " driver function" + (entries == 1 ? "" : "s") + " newer than " +
+               (processes == 1 ? "its" : "their") + " sluice" + sluice + named +
+               ": the hook does not see their calls, so memory that they allocate is outside the budget",
+           "the program's log names them (\"is newer than this sluice\"); install a sluice that knows them and restart "
+           "the program, or let it use an older CUDA"}};
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,20 @@
+// The findings of `sluice doctor` about hooked processes, from an agent's status.
+#ifndef SLUICE_CLI_DOCTOR_PROCESSES_H_
+#define SLUICE_CLI_DOCTOR_PROCESSES_H_
+
+#include <string>
+#include <vector>
+
+#include "agent.pb.h"
+#include "cli/doctor_placement.h"
+
+namespace sluice::cli {
+
+// Processes of one allocation that use driver functions newer than the hook's table, as one warning; none: no finding.
+// `name`: how the finding calls the allocation. The agent's /status.json has no process ids, so a finding from it
+// counts processes.
+std::vector<Finding> JudgeNewerEntries(const std::string& name, const v1::AllocationStatus& allocation);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_CLI_DOCTOR_PROCESSES_H_

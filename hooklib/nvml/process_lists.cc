@@ -1,0 +1,134 @@
+// Lists of processes with their memory.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "hooklib/nvml/nvml_view.h"
+#include "hooklib/nvml/processes.h"
+#include "hooklib/nvml/share_of_device.h"
+
+namespace sluice {
+namespace {
+
+enum class Kind : std::uint8_t { kCompute, kOther };
+
+template <typename Info>
+Info Entry(const ShareUser& user) {
+  Info info{};
+  info.pid = user.pid;
+  info.usedGpuMemory = user.bytes;
+  if constexpr (requires { info.gpuInstanceId; }) info.gpuInstanceId = info.computeInstanceId = 0xFFFFFFFFU;
+  return info;
+}
+
+template <typename Info>
+bool Lists(const std::vector<Info>& infos, unsigned pid) {
+  return std::ranges::any_of(infos, [pid](const Info& info) { return info.pid == pid; });
+}
+
+// The agent's figures: the driver's lack managed memory, and its pids may be the host's. A process that the agent does
+// not know (it is not hooked) stays as the driver lists it, where the driver counts pids as this container does.
+template <typename Info>
+std::vector<Info> ByAgent(const std::vector<ShareUser>& users, const std::vector<Info>& driver, const Container& here) {
+  std::vector<Info> out;
+  bool is_any_listed = users.empty();
+  for (const ShareUser& user : users) {
+    if (!here.Holds(user.pid)) continue;
+    const bool is_listed = Lists(driver, user.pid);
+    is_any_listed |= is_listed;
+    if (user.bytes > 0 || is_listed) out.push_back(Entry<Info>(user));
+  }
+  for (const Info& info : driver) {
+    if (is_any_listed && here.Holds(info.pid) && !Lists(out, info.pid)) out.push_back(info);
+  }
+  return out;
+}
+
+// Without an agent: this process is listed with all that the container uses.
+template <typename Info>
+std::vector<Info> ByDriver(const Share& share, const std::vector<Info>& driver, const Container& here, Kind kind) {
+  std::vector<Info> out;
+  for (const Info& info : driver) {
+    if (info.pid == here.self() && share.is_use_known) {
+      out.push_back(info);
+      out.back().usedGpuMemory = share.used;
+    } else if (here.Holds(info.pid)) {
+      out.push_back(info);
+    }
+  }
+  if (kind == Kind::kCompute && share.is_use_known && share.used > 0 && !Lists(out, here.self()))
+    out.push_back(Entry<Info>({.pid = here.self(), .bytes = share.used}));
+  return out;
+}
+
+template <typename Info, typename Real>
+nvmlReturn_t RunningProcesses(Real real, nvmlDevice_t device, unsigned* count, Info* infos, Kind kind) {
+  if (count == nullptr || (infos == nullptr && *count != 0)) return real(device, count, infos);
+  const auto view = ShareOfDevice(device);
+  if (!view) return real(device, count, infos);
+
+  constexpr unsigned kFirst = 64, kMaxProcesses = 4096;
+  std::vector<Info> driver;
+  nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
+  for (unsigned capacity = kFirst; result == NVML_ERROR_INSUFFICIENT_SIZE && capacity <= kMaxProcesses; capacity *= 4) {
+    driver.assign(capacity, Info{});
+    unsigned listed = capacity;
+    result = real(device, &listed, driver.data());
+    driver.resize(std::min(listed, capacity));
+  }
+  if (result != NVML_SUCCESS) return result;
+
+  const Container here;
+  std::vector<Info> kept;
+  const auto users = kind == Kind::kCompute ? UsersOf(*view) : std::nullopt;
+  if (users) {
+    kept = ByAgent(*users, driver, here);
+  } else {
+    kept = ByDriver(view->share, driver, here, kind);
+  }
+  const unsigned offered = *count;
+  *count = static_cast<unsigned>(kept.size());
+  if (kept.size() > offered) return NVML_ERROR_INSUFFICIENT_SIZE;
+  std::ranges::copy(kept, infos);
+  return NVML_SUCCESS;
+}
+
+}  // namespace
+
+namespace nvml_entry {
+
+// NOLINTBEGIN(bugprone-macro-parentheses): names being declared.
+#define SLUICE_PROCESS_CALL(name, Info, kind)                                     \
+  nvmlReturn_t name(nvmlDevice_t device, unsigned* count, Info* infos) {          \
+    if (g_nvml.name == nullptr) return NVML_ERROR_FUNCTION_NOT_FOUND;             \
+    return RunningProcesses<Info>(g_nvml.name, device, count, infos, Kind::kind); \
+  }
+SLUICE_PROCESS_CALL(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, kCompute)
+SLUICE_PROCESS_CALL(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, kCompute)
+SLUICE_PROCESS_CALL(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, kCompute)
+SLUICE_PROCESS_CALL(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t, kOther)
+SLUICE_PROCESS_CALL(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t, kOther)
+SLUICE_PROCESS_CALL(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t, kOther)
+SLUICE_PROCESS_CALL(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t, kOther)
+SLUICE_PROCESS_CALL(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, kOther)
+SLUICE_PROCESS_CALL(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t, kOther)
+#undef SLUICE_PROCESS_CALL
+// NOLINTEND(bugprone-macro-parentheses)
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t* list) {
+  if (g_nvml.nvmlDeviceGetRunningProcessDetailList == nullptr) return NVML_ERROR_FUNCTION_NOT_FOUND;
+  if (list == nullptr || list->version != nvmlProcessDetailList_v1)
+    return g_nvml.nvmlDeviceGetRunningProcessDetailList(device, list);
+  constexpr unsigned kComputeMode = 0;
+  const auto real = [list](nvmlDevice_t of, unsigned* count, nvmlProcessDetail_v1_t* details) {
+    nvmlProcessDetailList_t own{list->version, list->mode, *count, details};
+    const nvmlReturn_t result = g_nvml.nvmlDeviceGetRunningProcessDetailList(of, &own);
+    *count = own.numProcArrayEntries;
+    return result;
+  };
+  return RunningProcesses(real, device, &list->numProcArrayEntries, list->procArray,
+                          list->mode == kComputeMode ? Kind::kCompute : Kind::kOther);
+}
+
+}  // namespace nvml_entry
+}  // namespace sluice

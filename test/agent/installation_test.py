@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""kubectl-sluice on clusters where the chart was installed under other names, with a stand-in for kubectl.
+
+installation_test.py BIN_DIR
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+VERSION = (pathlib.Path(__file__).resolve().parents[2] / "VERSION").read_text().strip()
+
+KUBECTL = r"""#!/usr/bin/env python3
+import json, os, sys
+cluster = json.load(open(os.environ["CLUSTER"]))
+a = sys.argv[1:]
+if a[:2] == ["get", "--raw"]:
+    print(json.dumps(cluster["status"]))
+elif "mutatingwebhookconfigurations" in a and cluster["webhooks"] is None:
+    sys.exit("Error from server (Forbidden): you may not list webhook configurations")
+elif "mutatingwebhookconfigurations" in a:
+    print(json.dumps({"items": cluster["webhooks"]}))
+elif a[:2] == ["get", "pods"]:
+    wanted = dict(x.split("=") for x in a[a.index("-l") + 1].split(",")) if "-l" in a else None
+    chosen = [p for p in cluster["pods"] if wanted and wanted.items() <= p["metadata"]["labels"].items()]
+    print(json.dumps({"items": chosen}))
+elif a[:2] == ["get", "nodes"]:
+    print(json.dumps({"items": []}))
+elif a[:2] == ["get", "node"]:
+    node = {"annotations": {"sluice.dev/gpus": "[]"}}
+    print(json.dumps({"metadata": node, "status": {"allocatable": cluster["units"]}}))
+else:
+    sys.exit("unexpected: " + " ".join(a))
+"""
+
+
+def webhook(name, labels, hook="mutate.sluice.dev"):
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "webhooks": [{"name": hook, "clientConfig": {"caBundle": "x"}}],
+    }
+
+
+def pod(name, component):
+    return {
+        "metadata": {
+            "name": component + "-0",
+            "namespace": "gpu",
+            "labels": {"app.kubernetes.io/name": name, "app.kubernetes.io/component": component},
+        },
+        "spec": {"nodeName": "n1", "containers": [{"ports": [{"name": "metrics", "containerPort": 9402}]}]},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+class Installation(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self.dir.cleanup)
+        kubectl = pathlib.Path(self.dir.name, "kubectl")
+        kubectl.write_text(KUBECTL)
+        kubectl.chmod(0o755)
+
+    def run_on(self, name, webhooks, *command, units="100", **status):
+        cluster = {
+            "webhooks": webhooks,
+            "pods": [pod(name, c) for c in ("node", "webhook")] + [pod("another-product", "node")],
+            "units": {"sluice.dev/gpu-percent": units},
+            "status": {"agentVersion": VERSION, "gpus": [{"uuid": "GPU-1", "model": "H100"}], **status},
+        }
+        path = pathlib.Path(self.dir.name, "cluster.json")
+        path.write_text(json.dumps(cluster))
+        env = {**os.environ, "CLUSTER": str(path), "PATH": self.dir.name + ":" + os.environ["PATH"]}
+        return subprocess.run([BIN / "kubectl-sluice", *command], env=env, capture_output=True, text=True)
+
+    def test_names_of_the_chart_are_found(self):
+        others = [webhook("istio", {}, "inject.istio.io")]
+        for name, configuration in {
+            "sluice": webhook("sluice", {"app.kubernetes.io/name": "sluice"}),
+            "gpu-share": webhook("release-gpu-share", {"app.kubernetes.io/name": "gpu-share"}),
+            "bare": webhook("bare", {}),
+        }.items():
+            for command in (["doctor"], ["top", "--once"], ["status"]):
+                with self.subTest(f"{name}: {command[0]}"):
+                    r = self.run_on(name, [*others, configuration], *command)
+                    self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+                    self.assertNotIn("another-product", r.stdout)
+
+    def test_without_the_right_to_list_webhooks_the_default_name_holds(self):
+        r = self.run_on("sluice", None, "top", "--once")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        r = self.run_on("gpu-share", None, "top", "--once")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("app.kubernetes.io/name=sluice", r.stderr)
+
+    def test_doctor_says_why_no_unit_is_offered(self):
+        installed = [webhook("sluice", {"app.kubernetes.io/name": "sluice"})]
+        why = "no NVML; the node has 2 NVIDIA GPU(s)"
+        r = self.run_on("sluice", installed, "doctor", units="0", gpus=[], offerProblem=why)
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("no sluice.dev/gpu-percent is offered: " + why, r.stdout)
+        r = self.run_on("sluice", installed, "doctor", units="0", offerProblem="GPU GPU-1: no libcuda")
+        self.assertIn("1 GPU(s), and no sluice.dev/gpu-percent is offered: GPU GPU-1: no libcuda", r.stdout)
+        r = self.run_on("sluice", installed, "doctor", offerProblem="GPU GPU-2: MIG is on")
+        self.assertEqual(r.returncode, 0)
+        self.assertIn("warn  node n1: not offered: GPU GPU-2: MIG is on", r.stdout)
+        r = self.run_on("sluice", installed, "doctor", units="0", gpus=[])
+        self.assertIn("node n1: no GPU", r.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,207 @@
+// The kernels of generated programs, for the simulated GPU and as PTX, and the host functions.
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "machine.h"
+
+namespace differential {
+namespace {
+
+const char kSimulatedImage[] =
+    "simgpu-module 1\n"
+    "kernel mix params 8,8,8,8,8 ns 8000 ns_per_kib 0.4\n"
+    "read p1 0 p3\n"
+    "read p2 0 p3\n"
+    "write p0 0 p3\n"
+    "kernel update params 8,8,8 ns 6000 ns_per_kib 0.4\n"
+    "update p0 0 p1\n"
+    "kernel chase params 8,8,8 ns 6000 ns_per_kib 0.4\n"
+    "update *p0 0 p1\n"
+    "global words 65536\n";
+
+// One loop over the words of a block: i = thread, thread + threads, ...; each kernel has its own body.
+#define LOOP(body)                                                      \
+  "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;\n" \
+  "mad.lo.u32 %r1, %r1, %r2, %r3;\n"                                    \
+  "mov.u32 %r3, %nctaid.x; mul.lo.u32 %r2, %r2, %r3;\n"                 \
+  "cvt.u64.u32 %i, %r1; shl.b64 %i, %i, 2;\n"                           \
+  "cvt.u64.u32 %d, %r2; shl.b64 %d, %d, 2;\n"                           \
+  "NEXT: setp.ge.u64 %q, %i, %n; @%q bra DONE;\n" body "add.u64 %i, %i, %d; bra NEXT;\nDONE: ret;\n"
+#define REGISTERS                     \
+  ".reg .pred %q; .reg .u32 %r<8>;\n" \
+  ".reg .u64 %i, %d, %n, %o, %a, %b, %t, %k;\n"
+
+const char kPtxImage[] =
+    ".version 7.0\n.target sm_52\n.address_size 64\n"
+    ".visible .global .align 16 .b8 words[65536];\n"
+    ".visible .entry mix(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4) {\n" REGISTERS
+    "ld.param.u64 %o, [p0]; ld.param.u64 %a, [p1]; ld.param.u64 %b, [p2]; ld.param.u64 %n, [p3];\n"
+    "ld.param.u64 %k, [p4]; cvt.u32.u64 %r7, %k;\n"
+    LOOP("add.u64 %t, %a, %i; ld.global.u32 %r4, [%t]; add.u64 %t, %b, %i; ld.global.u32 %r5, [%t];\n"
+         "mad.lo.u32 %r4, %r4, 0x9E3779B1, %r7; mad.lo.u32 %r4, %r5, 0x85EBCA6B, %r4; shr.u32 %r5, %r4, 15;\n"
+         "xor.b32 %r4, %r4, %r5; add.u64 %t, %o, %i; st.global.u32 [%t], %r4;\n")
+    "}\n"
+    ".visible .entry update(.param .u64 p0, .param .u64 p1, .param .u64 p2) {\n" REGISTERS
+    "ld.param.u64 %o, [p0]; ld.param.u64 %n, [p1]; ld.param.u64 %k, [p2]; cvt.u32.u64 %r7, %k;\n"
+    LOOP("add.u64 %t, %o, %i; ld.global.u32 %r4, [%t]; mad.lo.u32 %r4, %r4, 0x9E3779B1, %r7;\n"
+         "shr.u32 %r5, %r4, 13; xor.b32 %r4, %r4, %r5; st.global.u32 [%t], %r4;\n")
+    "}\n"
+    ".visible .entry chase(.param .u64 p0, .param .u64 p1, .param .u64 p2) {\n" REGISTERS
+    "ld.param.u64 %a, [p0]; ld.global.u64 %o, [%a]; ld.param.u64 %n, [p1]; ld.param.u64 %k, [p2];\n"
+    "cvt.u32.u64 %r7, %k;\n"
+    LOOP("add.u64 %t, %o, %i; ld.global.u32 %r4, [%t]; mad.lo.u32 %r4, %r4, 0x85EBCA6B, %r7;\n"
+         "shr.u32 %r5, %r4, 11; xor.b32 %r4, %r4, %r5; st.global.u32 [%t], %r4;\n")
+    "}\n";
+
+std::atomic<bool> g_marks[kMaxMarks];
+CUfunction g_functions[kMaxModules][3];
+CUfunction g_kernels[3];  // of a library: of every context
+CUgraphNode g_nodes[kMaxGraphs];
+enum { kMixFunction, kUpdateFunction, kChaseFunction };
+
+void Set(void* mark) { static_cast<std::atomic<bool>*>(mark)->store(true, std::memory_order_release); }
+
+constexpr unsigned kBlocks = 32, kThreads = 128;
+
+CUresult Launch(int module, int which, CUstream stream, Form form, uint64_t* values, size_t count) {
+  CUfunction f = g_functions[module][which];
+  if (form == kKernelHandle && g_kernels[which] != nullptr) f = g_kernels[which];
+  void* params[8];
+  for (size_t i = 0; i < count; ++i) params[i] = &values[i];
+  size_t size = count * 8;
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, values, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+  switch (form) {
+    case kExtra:
+      return cuLaunchKernel(f, kBlocks, 1, 1, kThreads, 1, 1, 0, stream, nullptr, extra);
+    case kCooperative:
+      return cuLaunchCooperativeKernel(f, kBlocks, 1, 1, kThreads, 1, 1, 0, stream, params);
+    case kExtended: {
+      CUlaunchConfig config{};
+      config.gridDimX = kBlocks;
+      config.blockDimX = kThreads;
+      config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+      config.hStream = stream;
+      return cuLaunchKernelEx(&config, f, params, nullptr);
+    }
+    default:
+      return cuLaunchKernel(f, kBlocks, 1, 1, kThreads, 1, 1, 0, stream, params, nullptr);
+  }
+}
+
+}  // namespace
+
+CUresult Load(int module) {
+  const char* const names[] = {"mix", "update", "chase"};
+  static CUlibrary library = nullptr;
+  if (library == nullptr) {
+    const char* const image = Simulated() ? kSimulatedImage : kPtxImage;
+    const CUresult made = cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+    if (made != CUDA_SUCCESS) return made;
+    for (int i = 0; i < 3; ++i) {
+      CUkernel kernel = nullptr;
+      const CUresult found = cuLibraryGetKernel(&kernel, library, names[i]);
+      if (found != CUDA_SUCCESS) return found;
+      g_kernels[i] = reinterpret_cast<CUfunction>(kernel);
+    }
+  }
+  const CUresult loaded = cuModuleLoadData(&m[module], Simulated() ? kSimulatedImage : kPtxImage);
+  if (loaded != CUDA_SUCCESS) return loaded;
+  for (int i = 0; i < 3; ++i) {
+    const CUresult found = cuModuleGetFunction(&g_functions[module][i], m[module], names[i]);
+    if (found != CUDA_SUCCESS) return found;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Global(int block, int module) {
+  size_t bytes = 0;
+  const CUresult result = cuModuleGetGlobal(&p[block], &bytes, m[module], "words");
+  Record("global of %zu bytes", bytes);
+  return result;
+}
+
+CUresult Mix(int module, CUstream stream, Form form, CUdeviceptr out, CUdeviceptr a, CUdeviceptr b, size_t bytes,
+             uint64_t k) {
+  uint64_t values[] = {out, a, b, bytes, k};
+  return Launch(module, kMixFunction, stream, form, values, 5);
+}
+CUresult Update(int module, CUstream stream, Form form, CUdeviceptr data, size_t bytes, uint64_t k) {
+  uint64_t values[] = {data, bytes, k};
+  return Launch(module, kUpdateFunction, stream, form, values, 3);
+}
+CUresult Chase(int module, CUstream stream, CUdeviceptr table, size_t bytes, uint64_t k) {
+  uint64_t values[] = {table, bytes, k};
+  return Launch(module, kChaseFunction, stream, kPlain, values, 3);
+}
+
+CUresult SetMark(int mark, CUstream stream) {
+  g_marks[mark].store(false, std::memory_order_relaxed);
+  return cuLaunchHostFunc(stream, Set, &g_marks[mark]);
+}
+CUresult WaitMark(int mark) {
+  // On the simulated GPU nothing runs until a host thread waits: a query processes what is due.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!g_marks[mark].load(std::memory_order_acquire)) {
+    if (std::chrono::steady_clock::now() > end) return CUDA_ERROR_TIMEOUT;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k) {
+  CUgraph* const out = &g[graph];
+  CUresult result = cuGraphCreate(out, 0);
+  if (result != CUDA_SUCCESS) return result;
+  CUcontext context = nullptr;
+  result = cuCtxGetCurrent(&context);
+  if (result != CUDA_SUCCESS) return result;
+  uint64_t values[] = {data, bytes, k};
+  void* params[] = {&values[0], &values[1], &values[2]};
+  CUDA_KERNEL_NODE_PARAMS kernel{};
+  kernel.func = g_functions[module][kUpdateFunction];
+  kernel.gridDimX = kBlocks;
+  kernel.blockDimX = kThreads;
+  kernel.gridDimY = kernel.gridDimZ = kernel.blockDimY = kernel.blockDimZ = 1;
+  kernel.kernelParams = params;
+  CUgraphNode first = nullptr, second = nullptr, third = nullptr;
+  result = cuGraphAddKernelNode(&first, *out, nullptr, 0, &kernel);
+  if (result != CUDA_SUCCESS) return result;
+  g_nodes[graph] = first;
+  CUDA_MEMCPY3D moved{};
+  moved.srcMemoryType = moved.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  moved.srcDevice = data;
+  moved.dstDevice = copy;
+  moved.srcPitch = moved.dstPitch = moved.WidthInBytes = bytes;
+  moved.srcHeight = moved.dstHeight = moved.Height = moved.Depth = 1;
+  result = cuGraphAddMemcpyNode(&second, *out, &first, 1, &moved, context);
+  if (result != CUDA_SUCCESS) return result;
+  CUDA_MEMSET_NODE_PARAMS fill{};
+  fill.dst = data;
+  fill.elementSize = 4;
+  fill.value = static_cast<unsigned>(k);
+  fill.width = bytes / 4 / 2 + 1;
+  fill.height = 1;
+  return cuGraphAddMemsetNode(&third, *out, &second, 1, &fill, context);
+}
+CUresult SetNode(int graph, int module, CUdeviceptr data, size_t bytes, uint64_t k) {
+  uint64_t values[] = {data, bytes, k};
+  void* params[] = {&values[0], &values[1], &values[2]};
+  CUDA_KERNEL_NODE_PARAMS kernel{};
+  kernel.func = g_functions[module][kUpdateFunction];
+  kernel.gridDimX = kBlocks;
+  kernel.blockDimX = kThreads;
+  kernel.gridDimY = kernel.gridDimZ = kernel.blockDimY = kernel.blockDimZ = 1;
+  kernel.kernelParams = params;
+  return cuGraphExecKernelNodeSetParams(x[graph], g_nodes[graph], &kernel);
+}
+CUresult Instantiate(CUgraphExec* out, CUgraph graph) { return cuGraphInstantiateWithFlags(out, graph, 0); }
+CUresult UpdateExec(CUgraphExec exec, CUgraph graph) {
+  CUgraphExecUpdateResultInfo info{};
+  const CUresult result = cuGraphExecUpdate(exec, graph, &info);
+  Record("update of a graph: %d", static_cast<int>(info.result));
+  return result;
+}
+
+}  // namespace differential

@@ -1,0 +1,129 @@
+// The objects of one generated program and the operations on them. A step of a program is one expression of steps.def
+// over these names; a shrunk program is printed as C++ over this header.
+//
+// Objects are numbered: p[3] is the program's third memory block. Not thread-safe: threads of a program take turns,
+// except inside Beside().
+#ifndef SLUICE_TEST_DIFFERENTIAL_MACHINE_H_
+#define SLUICE_TEST_DIFFERENTIAL_MACHINE_H_
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace differential {
+
+// Upper bounds of object numbers. A program creates fewer.
+constexpr int kMaxBlocks = 512, kMaxStreams = 128, kMaxEvents = 2048, kMaxContexts = 16, kMaxGraphs = 64;
+constexpr int kMaxThreads = 6, kMaxPools = 32, kMaxModules = 32, kMaxMarks = 2048;
+
+// Objects by number. s[0] is the legacy stream, s[1] the per-thread default stream, s[2] the null handle.
+extern CUcontext c[kMaxContexts];
+extern CUdeviceptr p[kMaxBlocks];
+extern void* h[kMaxBlocks];
+extern CUstream s[kMaxStreams];
+extern CUevent e[kMaxEvents];
+extern CUgraph g[kMaxGraphs];
+extern CUgraphExec x[kMaxGraphs];
+extern CUmemoryPool pool[kMaxPools];
+extern CUmodule m[kMaxModules];
+#if CUDA_VERSION >= 12040
+extern CUgreenCtx green[kMaxContexts];
+#endif
+
+// True on the simulated GPU.
+bool Simulated();
+// Number of GPUs; initialises CUDA. Exits with status 77 without a GPU.
+int Start();
+
+// Loads the kernels into the current context as module m[module].
+CUresult Load(int module);
+// The address of the module's global array of kGlobalBytes, as block p[block].
+constexpr size_t kGlobalBytes = 65536;
+CUresult Global(int block, int module);
+
+// Ways to launch a kernel.
+enum Form { kPlain, kExtra, kExtended, kCooperative, kKernelHandle, kForms };
+// out[i] = mix of a[i], b[i] and k, in words of 4 bytes; out may be a or b. `bytes` is a multiple of 4.
+CUresult Mix(int module, CUstream stream, Form form, CUdeviceptr out, CUdeviceptr a, CUdeviceptr b, size_t bytes,
+             uint64_t k);
+// data[i] = mix of data[i] and k.
+CUresult Update(int module, CUstream stream, Form form, CUdeviceptr data, size_t bytes, uint64_t k);
+// The same to the block whose address is at `table` in device memory: no argument names it.
+CUresult Chase(int module, CUstream stream, CUdeviceptr table, size_t bytes, uint64_t k);
+
+// cuMemcpy2DAsync of `rows` rows of `width` bytes between pitched device memory; with a null stream cuMemcpy2D.
+CUresult Copy2D(CUdeviceptr to, size_t to_pitch, CUdeviceptr from, size_t from_pitch, size_t width, size_t rows,
+                CUstream stream, bool waits);
+CUresult CopyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
+                  CUstream stream);
+CUresult CopyBatch(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+
+CUresult Pitched(CUdeviceptr* out, size_t width, size_t rows);
+CUresult MakePool(CUmemoryPool* out, int device);
+// Maps `bytes` of VMM memory of a GPU at a reserved address; Unmap() gives all back. Multiples of 2 MiB.
+CUresult Map(CUdeviceptr* out, size_t bytes, int device);
+CUresult Unmap(CUdeviceptr at, size_t bytes);
+// malloc and cuMemHostRegister; Unregister() frees.
+CUresult Register(void** out, size_t bytes);
+CUresult Unregister(void* memory);
+
+CUresult Prefetch(CUdeviceptr at, size_t bytes, int device, CUstream stream);  // device -1: host
+CUresult Advise(CUdeviceptr at, size_t bytes, CUmem_advise advice, int device);
+CUresult Discard(CUdeviceptr at, size_t bytes, CUstream stream);
+
+CUresult MakeContext(CUcontext* out, int device);
+// A green context of 16 multiprocessors, and its CUcontext as c[context].
+CUresult MakeGreen(int context, int device);
+CUresult GreenStream(CUstream* out, int context);
+CUresult EndGreen(int context);
+
+// cuStreamQuery, or cuEventQuery, until the work is done.
+CUresult PollStream(CUstream stream);
+CUresult PollEvent(CUevent event);
+// A host function on `stream` that sets mark number `mark`; WaitMark() waits for it.
+CUresult SetMark(int mark, CUstream stream);
+CUresult WaitMark(int mark);
+// A kernel node, a fill and a copy added to a graph by calls, each after the one before.
+CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k);
+// Gives the kernel node of x[graph], made by BuildGraph(), another `k`.
+CUresult SetNode(int graph, int module, CUdeviceptr data, size_t bytes, uint64_t k);
+CUresult Instantiate(CUgraphExec* out, CUgraph graph);
+// Stops the update of an executable graph by the graph that it was made of.
+CUresult UpdateExec(CUgraphExec exec, CUgraph graph);
+
+// Fills host memory with bytes that follow from `seed`.
+CUresult FillHost(void* memory, size_t bytes, uint64_t seed);
+// Observations: each notes values in the program's record, which runs are compared by. `first` is the range's begin.
+CUresult CheckBlock(int block, size_t bytes);
+CUresult CheckHost(int block, size_t bytes);
+CUresult AskRange(CUdeviceptr block, size_t offset, size_t bytes);
+CUresult AskAttributes(int block, size_t offset);
+CUresult AskMemory();
+CUresult AskPool(CUmemoryPool one);
+CUresult AskStream(CUstream stream);
+// Notes the result of a call that may fail.
+CUresult Note(CUresult result);
+// In a hooked program on the simulated GPU: an observation of its own if more is resident than the budget allows.
+CUresult CheckBudget();
+
+// Runs the steps of several threads at the same time; `steps` [i] are of thread i.
+CUresult Beside(const std::vector<std::function<CUresult()>>& steps);
+// Runs `step` on program thread `thread`; 0 is the main thread. Others start at their first use.
+CUresult On(int thread, const std::function<CUresult()>& step);
+// Ends a thread; its number may be used again.
+CUresult EndThread(int thread);
+void EndThreads();
+
+// The record so far: a hash of all observations, or their text if it is kept.
+void KeepText(bool keep);
+void Record(const char* format, ...) __attribute__((format(printf, 1, 2)));
+uint64_t RecordHash();
+const char* RecordText();
+
+}  // namespace differential
+
+#endif  // SLUICE_TEST_DIFFERENTIAL_MACHINE_H_

@@ -1,0 +1,161 @@
+// The state of a program while it is made: its objects, and the order of its work. Turns operations into steps that are
+// legal CUDA: no race, no read of undefined contents, no call that a capture forbids.
+#ifndef SLUICE_TEST_DIFFERENTIAL_WORLD_H_
+#define SLUICE_TEST_DIFFERENTIAL_WORLD_H_
+
+#include <initializer_list>
+#include <set>
+#include <vector>
+
+#include "machine.h"
+#include "order.h"
+#include "program.h"
+
+namespace differential {
+
+enum BlockKind {
+  kAllocated,
+  kPitchedRows,
+  kManagedMemory,
+  kStreamOrdered,
+  kFromPool,
+  kMapped,
+  kGlobalOfModule,
+  kBlockKinds
+};
+
+struct Context {
+  bool live = false, primary = false, green = false;
+  int device = 0;
+  int family = -1;  // the context whose addresses it shares: a green context's primary, else itself
+};
+struct Stream {
+  bool live = false, blocking = false;
+  int number = -1;  // of s[]
+  int context = -1, line = -1;
+  int thread = -1;   // of a per-thread default stream
+  int capture = -1;  // that it is part of
+};
+struct Line {
+  Clock clock;
+  uint32_t last = 0;
+  int stream = -1;
+};
+struct Block {
+  bool live = false, defined = false, host = false, table = false, registered = false;
+  bool word = false;  // of values that streams write and wait for
+  BlockKind kind = kAllocated;
+  int context = -1, pool = -1, target = -1;
+  int64_t bytes = 0, pitch = 0, rows = 0;
+  Stamp write;
+  std::vector<Stamp> reads;
+};
+struct Capture {
+  bool open = false;
+  int stream = -1, thread = 0, mode = 0;
+};
+struct Graph {
+  bool live = false, has_exec = false;
+  int context = -1;
+  std::set<int> reads, writes, needs;  // blocks; `needs` must be defined before
+  std::set<int> defines;
+  int node_block = -1;  // of the kernel node of a graph built by calls
+  int64_t node_bytes = 0;
+  Stamp last;
+};
+struct Access {
+  int block;
+  bool write, whole;
+};
+
+class World {
+ public:
+  explicit World(const Target& target);
+
+  // False, without an effect, if the operation is not possible now.
+  bool Apply(const Op& op);
+  // Waits for all work, compares all contents, and frees everything by calls if `r` says so.
+  void Finish(uint64_t r);
+
+  const Target& target() const { return target_; }
+  const std::vector<Step>& steps() const { return steps_; }
+  // Objects by number. A number that was never made is not live.
+  std::vector<Context> contexts;
+  std::vector<Stream> streams;
+  std::vector<Block> blocks;
+  std::vector<Capture> captures;
+  std::vector<Graph> graphs;
+  std::vector<int> pools;  // device, or -1
+  int64_t live_bytes = 0, unmanaged_bytes = 0;
+
+ private:
+  bool Do(const Op& op);
+  bool DoWork(const Op& op);
+  bool DoGraph(const Op& op);
+  bool DoObjects(const Op& op);
+
+  bool Scratch(const Op& op, Random& random);
+  bool Beside(const Op& op, Random& random);
+  void Emit(StepKind kind, int thread, std::initializer_list<int64_t> arguments);
+  // Makes `context` current on `thread`.
+  void Use(int thread, int context);
+  int NewLine(int stream);
+  // The default streams of a context, made at first use.
+  int LegacyStream(int context);
+  int PerThreadStream(int context, int thread);
+  // Whether `thread` may make calls that captures forbid, use the legacy stream of `context`, and synchronise it.
+  bool Unsafe(int thread) const;
+  bool LegacyFree(int context) const;
+  bool SyncFree(int context) const;
+
+  // Accounts for new work on a stream.
+  Stamp Submit(int stream);
+  // Orders the next work of `stream` (-1: of the host) behind `stamp` by one of several ways. False if none is legal
+  // now.
+  bool Order(int stream, Stamp stamp, int thread, Random& random);
+  bool OrderHost(Stamp stamp, int thread, Random& random) { return Order(-1, stamp, thread, random); }
+  bool OrderBlock(int stream, int block, bool write, int thread, Random& random);
+  bool SyncContext(int context, int thread);
+  // The block of a context that streams write values to, made by MakeBlock; -1: none yet.
+  int ValueWord(int context) const;
+  int ThreadFor(int stream, int thread) const { return streams[stream].thread >= 0 ? streams[stream].thread : thread; }
+  int EventOf(int context, int thread, Random& random);
+
+  // Checks and orders the accesses of one piece of work on a stream, and makes a context current for it.
+  bool Begin(const Op& op, int stream, std::initializer_list<Access> accesses, Random& random);
+  bool Live(int block) const { return block >= 0 && block < kMaxBlocks && blocks[block].live; }
+  bool LiveStream(int stream) const {
+    return stream >= 0 && stream < static_cast<int>(streams.size()) && streams[stream].live;
+  }
+  // Whether kernels of `context` may use the block.
+  bool Reaches(int context, int block) const;
+  // The stream of an operation: numbers below 0 are default streams.
+  int StreamOf(const Op& op, Random& random);
+  void FreeBlock(int block);
+  void EndLines(int context);
+
+  bool MakeBlock(const Op& op, Random& random);
+  bool EndBlock(const Op& op, Random& random);
+  bool EndContext(const Op& op, Random& random);
+  bool Copy(const Op& op, Random& random);
+  bool Fill(const Op& op, Random& random);
+  bool HostCopy(const Op& op, Random& random);
+  bool LaunchExec(const Op& op, Random& random);
+  bool Check(int thread);
+  bool Ask(const Op& op, Random& random);
+  bool Error(const Op& op, Random& random);
+
+  Target target_;
+  std::vector<Step> steps_;
+  std::vector<Line> lines_;
+  Clock host_;
+  int current_[kMaxThreads];              // context of each thread; -1: none
+  std::vector<std::vector<int>> events_;  // of each context
+  int next_event_ = 0, next_mark_ = 0, next_value_ = 1;
+  int group_ = 0, groups_ = 0;  // of the steps that are emitted
+  int group_line_ = -1;         // in a group: of the one stream whose order the thread knows
+};
+
+}  // namespace differential
+
+#endif  // SLUICE_TEST_DIFFERENTIAL_WORLD_H_
