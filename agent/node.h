@@ -115,8 +115,8 @@ class Node {
   uint32_t FreeUnits(const std::string& uuid) const;
 
   // A process connected to the socket of allocation `id`. `page` stays valid until Closed() or Port::Close(). The node
-  // writes only to its leases. `pid` is the kernel's; 0: the process is in a pid namespace that this agent does not see.
-  // A process of another pod than the allocation's is refused, which changes nothing of the allocation.
+  // writes only to its leases. `pid` is the kernel's; 0: the process is in a pid namespace that this agent does not
+  // see. A process of another pod than the allocation's is refused, which changes nothing of the allocation.
   void Opened(SessionId session, const std::string& id, int64_t pid, sluice_page* page, uint64_t now_ns,
               const ContainerKey& container = {});
   void Received(SessionId session, const void* data, size_t bytes, uint64_t now_ns);

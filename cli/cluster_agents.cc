@@ -134,7 +134,8 @@ std::vector<NodeAnswer> AskAgents(ClusterReader& cluster, const std::string& nod
     if (texts[i].ok()) continue;
     ++execs;
     const NodeAnswer& answer = found.answers[i];
-    std::vector<std::string> command = {"exec", "-n", answer.space, answer.pod, "-c", kAgent, "--", "sluice", "status", "-o", "json"};
+    std::vector<std::string> command = {"exec", "-n",     answer.space, answer.pod, "-c",  kAgent,
+                                        "--",   "sluice", "status",     "-o",       "json"};
     if (!found.run_dirs[i].empty()) command.insert(command.end(), {"--run-dir", found.run_dirs[i]});
     Kubectl::Answer own = cluster.kubectl().Run(command);
     if (own.ok()) texts[i] = std::move(own.out);

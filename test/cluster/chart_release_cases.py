@@ -101,7 +101,7 @@ class Selectors(unittest.TestCase):
 
 class Names(unittest.TestCase):
     def test_what_kubectl_sluice_looks_for(self):
-        """cli/cluster_agents.cc: the webhook's own name never changes; its configuration tells the label of the pods."""
+        """cli/cluster_agents.cc: the webhook's name never changes; its configuration tells the label of the pods."""
         for settings in ((), ("nameOverride=gpu-share",), ("fullnameOverride=x",)):
             objects = render(*settings)
             configuration = one(objects, "MutatingWebhookConfiguration")
