@@ -26,20 +26,13 @@ bool Lists(const std::vector<Info>& infos, unsigned pid) {
   return std::ranges::any_of(infos, [pid](const Info& info) { return info.pid == pid; });
 }
 
-// The agent's figures: the driver's lack managed memory, and its pids may be the host's. A process that the agent does
-// not know (it is not hooked) stays as the driver lists it, where the driver counts pids as this container does.
+// The agent's processes and figures: the driver's lack managed memory, its pids may be the host's, and on a machine
+// without containers the processes of other shares are in the same cgroup.
 template <typename Info>
 std::vector<Info> ByAgent(const std::vector<ShareUser>& users, const std::vector<Info>& driver, const Container& here) {
   std::vector<Info> out;
-  bool is_any_listed = users.empty();
   for (const ShareUser& user : users) {
-    if (!here.Holds(user.pid)) continue;
-    const bool is_listed = Lists(driver, user.pid);
-    is_any_listed |= is_listed;
-    if (user.bytes > 0 || is_listed) out.push_back(Entry<Info>(user));
-  }
-  for (const Info& info : driver) {
-    if (is_any_listed && here.Holds(info.pid) && !Lists(out, info.pid)) out.push_back(info);
+    if (here.Holds(user.pid) && (user.bytes > 0 || Lists(driver, user.pid))) out.push_back(Entry<Info>(user));
   }
   return out;
 }
