@@ -16,7 +16,7 @@ namespace {
 // kernel on x and y, and frees y. Steps from `light` on have no durations; earlier ones take three times as long.
 Trace RawTrace(int steps = 3, int light = 0) {
   constexpr uint64_t kMi = 1 << 20;
-  constexpr uint64_t base = 64 * kMi;
+  constexpr uint64_t kBase = 64 * kMi;
   Trace trace;
   trace.meta.emplace("slow-from", std::to_string(steps - 1));
   if (light != 0) trace.meta.emplace("light-from", std::to_string(light));
@@ -25,43 +25,43 @@ Trace RawTrace(int steps = 3, int light = 0) {
   const auto event = [&](Type type, uint64_t a, uint64_t b, uint64_t c = 0) {
     trace.events.push_back({type, time += each, a, b, c});
   };
-  event(Type::kAlloc, base, 256 * kMi);
-  event(Type::kReport, base, kMi);            // x: half of the driver's first block ...
-  event(Type::kReport, base + kMi, kMi / 2);  // ... its neighbour: half of the rest
+  event(Type::kAlloc, kBase, 256 * kMi);
+  event(Type::kReport, kBase, kMi);            // x: half of the driver's first block ...
+  event(Type::kReport, kBase + kMi, kMi / 2);  // ... its neighbour: half of the rest
   for (int step = 0; step < steps; ++step) {
     if (step == light) each = 10;
-    const uint64_t y = base + (4 + 8 * static_cast<uint64_t>(step)) * kMi;
+    const uint64_t y = kBase + (4 + 8 * static_cast<uint64_t>(step)) * kMi;
     trace.step_names.push_back("step");
     event(Type::kStep, static_cast<uint64_t>(step), 0);
     event(Type::kReport, y, 4 * kMi);
     const bool measured = step == steps - 1;
     if (measured) time += 1000000;
     Launch launch;
-    launch.words = {base + 128, y};
+    launch.words = {kBase + 128, y};
     launch.duration_ns = measured || (light != 0 && step >= light) ? 0 : 700;
     if (measured) {
       launch.has_truth = true;
-      launch.truth = {{base + 4096, 4096}, {y + 8192, 4096}, {y + 2 * kMi + 4096, 4096}};
-      launch.guessed = {{base, 4096}, {base + 8192, 2 * kMi - 8192}, {y, 8192}, {y + 12288, 2 * kMi - 12288}};
+      launch.truth = {{kBase + 4096, 4096}, {y + 8192, 4096}, {y + 2 * kMi + 4096, 4096}};
+      launch.guessed = {{kBase, 4096}, {kBase + 8192, 2 * kMi - 8192}, {y, 8192}, {y + 12288, 2 * kMi - 12288}};
     }
     event(Type::kLaunch, trace.launches.size(), 0);
     trace.launches.push_back(launch);
     event(Type::kReport, y, static_cast<uint64_t>(-static_cast<int64_t>(4 * kMi)));
     event(Type::kStreamSync, 0, 0);
   }
-  event(Type::kReport, base, static_cast<uint64_t>(-static_cast<int64_t>(kMi)));  // the program's end
+  event(Type::kReport, kBase, static_cast<uint64_t>(-static_cast<int64_t>(kMi)));  // the program's end
   return trace;
 }
 
 TEST_CASE("settle: guesses count only in the tensor of a fault, and truth follows the parameters") {
-  constexpr uint64_t kMi = 1 << 20, base = 64 * kMi;
+  constexpr uint64_t kMi = 1 << 20, kBase = 64 * kMi;
   const auto settled = Settle(RawTrace());
   REQUIRE(settled.ok());
   const auto& launches = settled->trace.launches;
   for (uint64_t step = 0; step < 3; ++step) {
-    const uint64_t y = base + (4 + 8 * step) * kMi;
+    const uint64_t y = kBase + (4 + 8 * step) * kMi;
     // All of x, y's first 2 MiB, and the faulted page of its second 2 MiB, where nothing was guessed.
-    const std::vector<Range> expected = {{base, kMi}, {y, 2 * kMi}, {y + 2 * kMi + 4096, 4096}};
+    const std::vector<Range> expected = {{kBase, kMi}, {y, 2 * kMi}, {y + 2 * kMi + 4096, 4096}};
     CHECK(launches[step].has_truth);
     CHECK(launches[step].truth == expected);
     CHECK(launches[step].duration_ns == 700);
@@ -83,19 +83,19 @@ TEST_CASE("settle: guesses count only in the tensor of a fault, and truth follow
 }
 
 TEST_CASE("settle: changed bytes were written, overwritten fillings were not read, other bytes were only read") {
-  constexpr uint64_t kMi = 1 << 20, base = 64 * kMi;
+  constexpr uint64_t kMi = 1 << 20, kBase = 64 * kMi;
   Trace raw = RawTrace();
-  const uint64_t measured_y = base + 20 * kMi;
+  const uint64_t measured_y = kBase + 20 * kMi;
   raw.launches[2].has_changed = true;
   // A little of x, and most of y.
-  raw.launches[2].changed = {{base + 8192, 512, Access::kReadWrite}, {measured_y, 2 * kMi, Access::kWrite}};
+  raw.launches[2].changed = {{kBase + 8192, 512, Access::kReadWrite}, {measured_y, 2 * kMi, Access::kWrite}};
   const auto settled = Settle(raw);
   REQUIRE(settled.ok());
   for (uint64_t step = 0; step < 3; ++step) {
-    const uint64_t y = base + (4 + 8 * step) * kMi;
-    const std::vector<Range> expected = {{base, 8192, Access::kRead},
-                                         {base + 8192, 512, Access::kReadWrite},
-                                         {base + 8704, kMi - 8704, Access::kRead},
+    const uint64_t y = kBase + (4 + 8 * step) * kMi;
+    const std::vector<Range> expected = {{kBase, 8192, Access::kRead},
+                                         {kBase + 8192, 512, Access::kReadWrite},
+                                         {kBase + 8704, kMi - 8704, Access::kRead},
                                          {y, 2 * kMi, Access::kWrite},
                                          {y + 2 * kMi + 4096, 4096, Access::kWrite}};
     CHECK(settled->trace.launches[step].truth == expected);
@@ -104,7 +104,7 @@ TEST_CASE("settle: changed bytes were written, overwritten fillings were not rea
   CHECK(settled->both_bytes == 512);
   CHECK(settled->written_bytes == 2 * kMi + 4096);
   // A guessed page that changed was touched, although no page of its tensor faulted.
-  raw.launches[2].changed = {{base + kMi + 512, 512, Access::kReadWrite}};
+  raw.launches[2].changed = {{kBase + kMi + 512, 512, Access::kReadWrite}};
   const auto neighbour = Settle(raw);
   REQUIRE(neighbour.ok());
   CHECK(neighbour->refused_bytes == kMi / 2);
@@ -116,7 +116,7 @@ TEST_CASE("settle: changed bytes were written, overwritten fillings were not rea
 }
 
 TEST_CASE("settle: in a step unlike the measured one a launch takes the truth of its kernel and shape") {
-  constexpr uint64_t kMi = 1 << 20, base = 64 * kMi;
+  constexpr uint64_t kMi = 1 << 20, kBase = 64 * kMi;
   Trace raw = RawTrace();
   const auto step =
       std::find_if(raw.events.begin(), raw.events.end(), [](const Event& e) { return e.type == Type::kStep; });
@@ -131,9 +131,9 @@ TEST_CASE("settle: in a step unlike the measured one a launch takes the truth of
   CHECK_FALSE(settled->trace.launches[3].has_truth);
   REQUIRE(settled->trace.launches[0].has_truth);
   CHECK(settled->trace.launches[0].truth ==
-        std::vector<Range>{{base, kMi}, {base + 4 * kMi, 2 * kMi}, {base + 6 * kMi + 4096, 4096}});
+        std::vector<Range>{{kBase, kMi}, {kBase + 4 * kMi, 2 * kMi}, {kBase + 6 * kMi + 4096, 4096}});
   // With a tensor of another size, that truth is about other bytes.
-  raw.launches[0].words[1] = base;
+  raw.launches[0].words[1] = kBase;
   const auto smaller = Settle(raw);
   REQUIRE(smaller.ok());
   CHECK(smaller->without == 2);
