@@ -104,7 +104,7 @@ class Daemon {
     if (config_.kubernetes.enabled && !StartKubernetes(error)) return false;
     ServeMetrics();
 #ifdef SLUICE_HAVE_KUBERNETES
-    Periodically(kCertificateMs, [this] { metrics_.Refresh(config_); });
+    Periodically(kCertificateMs, [this] { metrics_.Refresh(); });
 #endif
     return true;
   }

@@ -49,7 +49,7 @@ std::string MetricsEndpoint::Serve(const Config& config, const std::string& node
   return {};
 }
 
-void MetricsEndpoint::Refresh(const Config& config) {
+void MetricsEndpoint::Refresh() {
   const std::string text = http_ ? http_->Refresh() : "";
   if (!text.empty()) Log(LogLevel::kWarn, "metrics: " + text);
 }

@@ -26,7 +26,7 @@ class MetricsEndpoint {
   // Listens anew where a setting of it has changed. `api`: nullptr without Kubernetes. Empty, or a sentence.
   std::string Serve(const Config& config, const std::string& node_name, const kube::ClientConfig* api);
   // Follows the certificate. Call it every some seconds.
-  void Refresh(const Config& config);
+  void Refresh();
 
  private:
   std::optional<NodeStatus> Now();
