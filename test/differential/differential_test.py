@@ -175,6 +175,9 @@ def main():
             evicted += sum(int(n) for n in re.findall(r"evicted_bytes=(\d+)", results["evicts"][1]))
             for seed, record in expected.items():
                 if not record[0].startswith(f"{seed} ok"):
+                    # Once more alone: a busy machine may stop a program at its time limit.
+                    record = expected[seed] = runner.run("unhooked", seed, seed)[0][seed]
+                if not record[0].startswith(f"{seed} ok"):
                     illegal.append((seed, record[0]))
                     continue
                 failed += [(seed, mode) for mode in MODES if results[mode][0].get(seed) != record]

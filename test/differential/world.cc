@@ -137,7 +137,9 @@ Stamp World::Submit(int stream) {
 int World::ValueWord(int context) const {
   for (int i = 0; i < kMaxBlocks; ++i) {
     const Block& one = blocks[i];
-    if (one.live && one.table && one.word && contexts[one.context].family == contexts[context].family) return i;
+    // Each word is written once: of two unordered writes the first could be the last.
+    const bool has_room = 4 * next_word_ + 4 <= one.bytes;
+    if (one.live && one.word && has_room && contexts[one.context].family == contexts[context].family) return i;
   }
   return -1;
 }
@@ -208,9 +210,9 @@ bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
       Emit(kPollStream, there, {source.number});
       break;
     case 8: {
-      const int word = ValueWord(source.context);
-      Emit(kWriteValue, there, {source.number, word, next_value_});
-      Emit(kWaitValue, thread, {streams[stream].number, word, next_value_++});
+      const int block = ValueWord(source.context);
+      Emit(kWriteValue, there, {source.number, block, 4 * next_word_});
+      Emit(kWaitValue, thread, {streams[stream].number, block, 4 * next_word_++});
       lines_[streams[stream].line].clock.Join(lines_[source.line].clock);
       return true;
     }

@@ -151,7 +151,7 @@ class World {
   Clock host_;
   int current_[kMaxThreads];              // context of each thread; -1: none
   std::vector<std::vector<int>> events_;  // of each context
-  int next_event_ = 0, next_mark_ = 0, next_value_ = 1;
+  int next_event_ = 0, next_mark_ = 0, next_word_ = 0;
   int group_ = 0, groups_ = 0;  // of the steps that are emitted
   int group_line_ = -1;         // in a group: of the one stream whose order the thread knows
 };

@@ -129,6 +129,11 @@ CLUSTER = {
 
 ELSEWHERE = {
     # These run the tests, or run beside them in CI.
+    "scripts/pictures": By("scripts/pictures", "scripts/setup pictures"),
+    "scripts/setup pictures": By("scripts/pictures", "scripts/setup pictures"),
+    "sluice admit --convert -f FILE": By("test/webhook/admit_test.py", '"--convert"'),
+    "sluice admit --aliases -f FILE": By("test/webhook/admit_test.py", '"--aliases"'),
+    "helm template --set platform=openshift": By("test/cluster/chart_platform_cases.py", '"platform=openshift"'),
     "make demo": By("Makefile", "demo:\n\t@scripts/demo"),
     "make test": By("Makefile", "test:\n\t@scripts/test"),
     "make build": By("scripts/demo", "ninja"),

@@ -39,6 +39,8 @@ PARTS = (
 FOLDERS = [p.ROOT / name for name in (*PARTS, "charts", "cmake", "docs", "examples", "manifests", "scripts", "test")]
 # Messages of Kubernetes, and of gcc's AddressSanitizer.
 FOREIGN = (
+    "had untolerated taint {nvidia.com/gpu",
+    "insufficient quota to match these scopes: [{PriorityClass",
     "ASan runtime does not come first in initial library list",
     "nodes are available: Insufficient sluice.dev/gpu-percent",
     "UnexpectedAdmissionError",
@@ -81,7 +83,7 @@ def accepted(program, yaml):
             text=True,
             timeout=60,
         )
-    return set(re.search(r"(?:accepted: |known are )(.*)", result.stderr).group(1).split(", "))
+    return set(re.search(r"(?:accepted: |accepted are |known are )(.*)", result.stderr).group(1).split(", "))
 
 
 class Reference(unittest.TestCase):
@@ -168,7 +170,7 @@ class Reference(unittest.TestCase):
             m
             for f in PAGES
             if f.name != "annotations.md"
-            for m in re.findall(r"(?m)sluice\.dev/([a-z-]+): *\"?([\w.]+)", f.read_text())
+            for m in re.findall(r"(?m)(?<![\w.-])sluice\.dev/([a-z-]+): *\"?([\w.]+)", f.read_text())
         }
         self.assertGreater(len(shown), 5)
         for key, value in sorted(shown):
@@ -251,7 +253,7 @@ class Reference(unittest.TestCase):
 
     def test_the_paths(self):
         files = {
-            "agent": "agent/metrics.cc",
+            "agent": "agent/metrics_server.cc",
             "device plugin": "deviceplugin/http_server.cc",
             "webhook": "webhook/server/service.cc",
             "extender": "scheduler/extender/extender_server.cc",
@@ -259,7 +261,7 @@ class Reference(unittest.TestCase):
         page = (p.ROOT / "docs/operate/metrics.md").read_text()
         for part, file in files.items():
             row = re.search(rf"(?m)^\| {part} \|.*$", page).group()
-            served = set(re.findall(r'(?:Get\(|context_, )"(/[a-z.]+)"', (p.ROOT / file).read_text()))
+            served = set(re.findall(r'(?:Get\(|Serve\(|context_, )"(/[a-z.]+)"', (p.ROOT / file).read_text()))
             self.assertEqual(set(re.findall(r"`(/[a-z.]+)`", row)), served, part)
 
     def test_every_subcommand_is_shown(self):

@@ -119,7 +119,9 @@ class Scheduler(unittest.TestCase):
         objects = render(CLUSTER, "scheduler.ignorable=true", "scheduler.policy=spread")
         pod = pod_of(one(objects, "DaemonSet", "sluice-scheduler"))
         self.assertTrue(pod["hostNetwork"])
-        self.assertEqual(pod["nodeSelector"], {"node-role.kubernetes.io/control-plane": ""})
+        self.assertEqual(
+            pod["nodeSelector"], {"kubernetes.io/os": "linux", "node-role.kubernetes.io/control-plane": ""}
+        )
         self.assertEqual([c["name"] for c in pod["containers"]], ["extender"])
         call = config_of(objects, "fragment.yaml")["extenders"][0]
         self.assertTrue(call["ignorable"])
