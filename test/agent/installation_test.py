@@ -30,7 +30,8 @@ elif a[:2] == ["get", "pods"]:
     chosen = [p for p in cluster["pods"] if wanted and wanted.items() <= p["metadata"]["labels"].items()]
     print(json.dumps({"items": chosen}))
 elif a[:2] == ["get", "nodes"]:
-    print(json.dumps({"items": []}))
+    node = {"name": "n1", "annotations": {"sluice.dev/gpus": "[]"}}
+    print(json.dumps({"items": [{"metadata": node, "status": {"allocatable": cluster["units"]}}]}))
 elif a[:2] == ["get", "node"]:
     node = {"annotations": {"sluice.dev/gpus": "[]"}}
     print(json.dumps({"metadata": node, "status": {"allocatable": cluster["units"]}}))

@@ -143,6 +143,8 @@ def values(**more):
         # The agent divides a card among all allocations whose folder is there: those of ended pods go at once here.
         "devicePlugin.config.collectSeconds": 1,
         "devicePlugin.config.collectGraceSeconds": 2,
+        # Pods on the simulated driver see the node's processes (training_pod), which the default denies.
+        "policy.privileged": "warn",
     }
     settings.update(more)
     return [x for k, v in settings.items() for x in ("--set", f"{k}={v}")]
