@@ -128,7 +128,8 @@ def a_port_in_use_gives_a_warning(a):
             text=True,
         )
         try:
-            assert any(" warn sluice-agent: metrics.listen: 127.0.0.1:" in line for line in agent.stderr)
+            told = " warn sluice-agent: metrics.listen: the server cannot listen at 127.0.0.1:"
+            assert any(told in line for line in agent.stderr)
         finally:
             agent.kill()
             agent.wait()
