@@ -60,8 +60,8 @@ void RemoveSocket(const std::string& folder) {
 
 // Every user may connect: only the container sees the folder, and it runs as any user. By descriptor: a link that has
 // taken the socket's place must not open another file to all users.
-bool OpenToAll(int dir, struct stat* st) {
-  const int fd = openat(dir, SLUICE_SOCKET_NAME, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+bool OpenToAll(int dir, const char* name, struct stat* st) {
+  const int fd = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return false;
   const bool ok =
       fstat(fd, st) == 0 && S_ISSOCK(st->st_mode) && chmod(("/proc/self/fd/" + std::to_string(fd)).c_str(), 0666) == 0;
@@ -197,16 +197,19 @@ bool Server::Listen(const std::string& id, Place* place, std::string* error) {
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   sockaddr_un addr{};
   addr.sun_family = AF_UNIX;
-  std::snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s", dir, SLUICE_SOCKET_NAME);
+  // It gets its name when it accepts: a process that starts with the allocation must not be refused.
+  constexpr const char* kUnfinished = "." SLUICE_SOCKET_NAME;
+  std::snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s", dir, kUnfinished);
   unlink(addr.sun_path);  // left by an agent that was killed
   bool ok = dir >= 0 && fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&addr), sizeof(addr)) == 0;
   // SELinux lets a container use the socket only with the label that the device plugin gave the folder.
-  const std::string path = Directory(id) + "/" SLUICE_SOCKET_NAME, label = LabelOf(Directory(id));
+  const std::string path = Directory(id) + "/" + kUnfinished, label = LabelOf(Directory(id));
   ok = ok && (LabelOf(path) == label || SetContainerLabel(path, label, error));
   struct stat st{};
-  ok = ok && OpenToAll(dir, &st) && listen(fd, 4096) == 0;
+  ok = ok && OpenToAll(dir, kUnfinished, &st) && listen(fd, 4096) == 0;
   if (ok && place->queue == nullptr) place->queue = FairQueue::Make(loop_);
   ok = ok && place->queue != nullptr && place->queue->Add(fd, EPOLLIN, [this, id](uint32_t) { Accept(id); });
+  ok = ok && renameat(dir, kUnfinished, dir, SLUICE_SOCKET_NAME) == 0;
   if (!ok && error->empty()) *error = Errno(path);
   if (dir >= 0) close(dir);
   if (ok) {

@@ -89,7 +89,7 @@ def wrong_flags_and_files_are_refused(a):
         ("clients: [{id: x, request: 0.5, limit: 0.2}]", "accepted: at least compute-request, 0.5"),
         (
             "metrics: {listen: '0.0.0.0:99999'}",
-            ":1: metrics.listen: '0.0.0.0:99999' is not accepted; accepted: ADDR:PORT",
+            ":1: metrics.listen: '0.0.0.0:99999' is not accepted; accepted: ADDRESS:PORT",
         ),
     ]:
         (a.dir / "bad.yaml").write_text(text)

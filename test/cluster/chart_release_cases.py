@@ -105,7 +105,7 @@ class Names(unittest.TestCase):
         for settings in ((), ("nameOverride=gpu-share",), ("fullnameOverride=x",)):
             objects = render(*settings)
             configuration = one(objects, "MutatingWebhookConfiguration")
-            self.assertEqual([w["name"] for w in configuration["webhooks"]], ["mutate.sluice.dev"])
+            self.assertIn("mutate.sluice.dev", [w["name"] for w in configuration["webhooks"]])
             name = configuration["metadata"]["labels"]["app.kubernetes.io/name"]
             for o in objects:
                 if o["kind"] in WORKLOADS:

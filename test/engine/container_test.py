@@ -138,6 +138,8 @@ class Node:
 def node():
     with tempfile.TemporaryDirectory(prefix="slc-") as folder:
         made = Node(folder)
+        # A new agent first waits a second for processes of the one before it, and admits no others meanwhile.
+        time.sleep(1.5)
         try:
             yield made
         finally:

@@ -181,7 +181,7 @@ class Case(unittest.TestCase):
         extender = Daemon("extender", EXTENDER_MIB, [options.extender, "--config", config], self.folder)
         self.addCleanup(extender.stop)
         extender.wait("its port", lambda: "listening" in extender.log.read_text())
-        port = re.search(r"port (\d+)", extender.log.read_text()).group(1)
+        port = re.search(r"\bport=(\d+)", extender.log.read_text()).group(1)
         url = f"http://127.0.0.1:{port}"
 
         def figure(name):

@@ -111,7 +111,7 @@ so: `runtimeClassName` of a pod that has none, and `schedulerName` of a pod that
   it becomes `void`.
 - `sluice.dev/inject: "false"` leaves a pod alone, whatever its other annotations say. Beside a request for the resource it is
   denied.
-- A pod that is copied (`kubectl debug --copy-to`), restored from a backup or applied again is taken as it was: what the webhook
+- A pod that is copied (by kubectl's `debug --copy-to`), restored from a backup or applied again is taken as it was: what the webhook
   added stays, and an old `sluice.dev/placement` is removed.
 
 ## What is denied beside a share
