@@ -3,6 +3,7 @@
 
 Objects as linkers write them: with DT_HASH, DT_GNU_HASH or both, with and without versions, relocated (glibc) and
 not (musl)."""
+
 import pathlib
 import struct
 import sys

@@ -6,6 +6,7 @@ Every call that runs kernels is a row of hooks.def, or passed through with a rea
 element type of cuDNN's graphs has a row in cudnn_attributes.def. Signatures and numbers are compared at compile time
 (header_numbers_test.cc, cublas_headers_test.cc). Status 4 where cuBLAS' headers are absent (scripts/setup test fetches
 them)."""
+
 import pathlib
 import re
 import sys
@@ -49,16 +50,19 @@ operations = set(re.findall(r"^SLUICE_CUDNN_OPERATION\((\w+),", listed, re.M))
 roles = dict(re.findall(r"^SLUICE_CUDNN_ATTRIBUTE\(\w+, (\w+), \d+, (\w+)\)", listed, re.M))
 data_types = set(re.findall(r"^SLUICE_CUDNN_DATA_TYPE\((\w+),", listed, re.M))
 for kind, theirs, ours in (
-        ("operation", re.findall(r"CUDNN_BACKEND_OPERATION_(\w+)_DESCRIPTOR[^=,]*=", headers), operations),
-        ("attribute", re.findall(r"CUDNN_ATTR_OPERATION_(\w+)[^=,]*=", headers), set(roles)),
-        ("data type", re.findall(r"CUDNN_DATA_(\w+)[^=,]*=\s*\d", headers), data_types)):
+    ("operation", re.findall(r"CUDNN_BACKEND_OPERATION_(\w+)_DESCRIPTOR[^=,]*=", headers), operations),
+    ("attribute", re.findall(r"CUDNN_ATTR_OPERATION_(\w+)[^=,]*=", headers), set(roles)),
+    ("data type", re.findall(r"CUDNN_DATA_(\w+)[^=,]*=\s*\d", headers), data_types),
+):
     check(theirs, f"no {kind} was found in cuDNN's headers")
     for name in theirs:
         check(name in ours, f"{kind} {name}: no row in cudnn_attributes.def")
 # Where cuDNN's name says the direction, the role agrees. READ_ALL_THE_SAME: inputs that are named like outputs.
 OUTPUT = ("kOutput", "kPartialOutput")
-BY_NAME = (r"_(DX|DW|YDESC|DXDESC|ODESC|STATSDESC|DSCALE_DESC|DBIAS_DESC|UPDATED_\w+|SAVED_\w+|OUTPUT_\w+|DBN_\w+"
-           r"|EQ_\w+)$")
+BY_NAME = (
+    r"_(DX|DW|YDESC|DXDESC|ODESC|STATSDESC|DSCALE_DESC|DBIAS_DESC|UPDATED_\w+|SAVED_\w+|OUTPUT_\w+|DBN_\w+"
+    r"|EQ_\w+)$"
+)
 OUTPUT_TOO = r"_(Y|CDESC|SUMDESC|SQSUMDESC|IDXDESC|SCALE_DESC)$"
 READ_ALL_THE_SAME = r"RESAMPLE_BWD_YDESC|POINTWISE_DYDESC"
 NO_TENSOR = r"CONV_DESC|PW_DESCRIPTOR|(MATMUL|REDUCTION|FWD|BWD|RNG)_DESC$"
@@ -68,8 +72,9 @@ for name, role in roles.items():
     elif role in OUTPUT:
         check(re.search(OUTPUT_TOO, name), f"{name} is an output only in cudnn_attributes.def")
     if re.search(r"DESC(S|RIPTOR)?$|_D?[XYW]$", name) and not re.search(NO_TENSOR, name):
-        check(role not in ("kSetting", "kBeta", "kPhase"),
-              f"{name} names a tensor, and is {role} in cudnn_attributes.def")
+        check(
+            role not in ("kSetting", "kBeta", "kPhase"), f"{name} names a tensor, and is {role} in cudnn_attributes.def"
+        )
 
 if failures or not (cublas / "cublas_api.h").exists():
     print("\n".join(failures) or f"SKIP: no cuBLAS headers in {cublas}")
@@ -84,8 +89,13 @@ for name in re.findall(r"CUBLASWINAPI\s+(cublas\w+)\s*\(", api + lt):
 numbers = {n: int(v, 0) for n, v in re.findall(r"\b(CUBLASLT_\w+)\s*=\s*(0x[0-9a-fA-F]+|\d+)\b", lt)}
 check(len(numbers) > 100, "the numbers of cublasLt.h were not found")
 for name, value in numbers.items():
-    for prefix, largest in (("EPILOGUE", 512), ("ORDER", 4), ("POINTER_MODE", 4), ("BATCH_MODE", 1),
-                            ("MATMUL_MATRIX_SCALE", 5)):
+    for prefix, largest in (
+        ("EPILOGUE", 512),
+        ("ORDER", 4),
+        ("POINTER_MODE", 4),
+        ("BATCH_MODE", 1),
+        ("MATMUL_MATRIX_SCALE", 5),
+    ):
         if re.match(f"CUBLASLT_{prefix}_(?!MASK)", name):
             check(value <= largest, f"{name} is {value}: lt.h knows nothing beyond {largest}")
 

@@ -1,4 +1,5 @@
 """Results that library calls overwrite whole, under pressure: overwrites_test.py BUILD"""
+
 import sys
 from functools import partial
 
@@ -10,11 +11,13 @@ unhooked, _ = run()
 hook = {**on_card.HOOK, "SLUICE_GPU_MEMORY": str(512 * MIB)}
 # Without prefetches, only the fetches for a call count.
 counted = {"SLUICE_PREFETCH": "launch", "UNDER_PRESSURE": "1"}
-CASES = {"results not fetched": {**counted, "NO_FETCH_OF_RESULTS": "1"},
-         "switched off": {**counted, "SLUICE_OVERWRITES": "0"},
-         "a driver without discard": {**counted, "driver": "simgpu-550"},
-         "with prediction": {},
-         "with remote access": {"SLUICE_HOST_ACCESS": "1"}}
+CASES = {
+    "results not fetched": {**counted, "NO_FETCH_OF_RESULTS": "1"},
+    "switched off": {**counted, "SLUICE_OVERWRITES": "0"},
+    "a driver without discard": {**counted, "driver": "simgpu-550"},
+    "with prediction": {},
+    "with remote access": {"SLUICE_HOST_ACCESS": "1"},
+}
 for case, settings in CASES.items():
     out, log = run(**{**hook, **settings})
     print(case, log, sep="\n")

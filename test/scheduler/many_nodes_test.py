@@ -69,8 +69,9 @@ class WithKubectl(unittest.TestCase):
         self.addCleanup(made.server.close)
         return made
 
-    def check_cost(self, cluster, done):
-        self.assertEqual([c.split()[0] for c in done.calls], ["proxy"])
+    def check_cost(self, cluster, done, unreachable=0):
+        """One proxy for all, and a process for each agent that the proxy cannot reach: it is asked by an exec."""
+        self.assertEqual([c.split()[0] for c in done.calls], ["proxy"] + ["exec"] * unreachable)
         self.assertGreaterEqual(cluster.server.most, 16)
         self.assertLessEqual(cluster.server.most, 64)
         self.assertEqual(left_behind(self.folder), [])
@@ -83,14 +84,14 @@ class WithKubectl(unittest.TestCase):
         self.assertEqual([n["node"] for n in shown], [f"node-{i:05d}" for i in range(options.nodes)])
         self.assertEqual(shown[5]["status"]["gpus"][0]["uuid"], "GPU-00005-0000")
         self.assertIn("connection refused", shown[3]["error"])
-        self.check_cost(cluster, done)
+        self.check_cost(cluster, done, unreachable=1)
 
         done = cluster.run("top", "--once")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("team/worker-00007-0/main", done.stdout)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         self.assertIn("node node-00003: ", done.stderr)
-        self.check_cost(cluster, done)
+        self.check_cost(cluster, done, unreachable=1)
 
         done = cluster.run("doctor")
         self.assertEqual(done.returncode, 1, done.stderr)
@@ -98,7 +99,7 @@ class WithKubectl(unittest.TestCase):
         self.assertIn("ok    placement: 500 pods with a fraction placed, none waits", done.stdout)
         self.assertIn("ok    node node-00002: 8 GPU(s), 800 units offered, 4 container(s)\n", done.stdout)
         self.assertEqual(done.stdout.count("BAD"), 1, done.stdout)
-        self.check_cost(cluster, done)
+        self.check_cost(cluster, done, unreachable=1)
         # One list of nodes, in pages, and no request for a single node.
         single = [r[0] for r in cluster.server.requests if r[0].startswith("/api/v1/nodes/")]
         self.assertEqual(single, [])

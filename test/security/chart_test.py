@@ -24,7 +24,7 @@ def configuration(*settings):
 class Metrics(unittest.TestCase):
     def test_open_metrics_need_no_right(self):
         objects = render()
-        self.assertEqual(configuration()["metrics"], {"listen": "0.0.0.0:9402"})
+        self.assertEqual(configuration()["metrics"], {"listen": ":9402"})
         rights = [r for o in objects if o["kind"] == "ClusterRole" for r in o["rules"]]
         self.assertFalse([r for r in rights if "tokenreviews" in r.get("resources", []) or "nonResourceURLs" in r])
         self.assertFalse([o for o in objects if o["kind"] == "NetworkPolicy"])
@@ -34,7 +34,7 @@ class Metrics(unittest.TestCase):
 
     def test_closed_metrics_have_the_rights_that_they_need_and_no_more(self):
         objects = render(CLOSED)
-        self.assertEqual(configuration(CLOSED)["metrics"], {"listen": "0.0.0.0:9402", "authentication": "kubernetes"})
+        self.assertEqual(configuration(CLOSED)["metrics"], {"listen": ":9402", "authentication": "kubernetes"})
         self.assertEqual(
             one(objects, "ClusterRole", "sluice-node-metrics")["rules"],
             [

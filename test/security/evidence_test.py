@@ -65,7 +65,7 @@ def memory_beside_the_hook_is_unproven(a):
     assert state(a) == "attached" and a.allocation("one")["processes"][0]["proof"] == "idle"
     show(a, f"{h.p.pid}:{4 * GIB}:0")
     wait_for("unproven", lambda: state(a) == "unproven")
-    assert f"the driver shows 4 GiB on GPU {UUID % 0}, its hook counts 0" in a.allocation("one")["hook_reason"]
+    assert f"the driver shows 4.0 GiB on GPU {UUID % 0}, its hook counts 0 B" in a.allocation("one")["hook_reason"]
     h.command(f"plain {4 * GIB}")
     h.command("launch")
     wait_for("the accounts agree", lambda: state(a) == "attached")

@@ -133,7 +133,13 @@ def workloads(server, cases):
     define_kind(server, "kubeflow.org", "v1", "PyTorchJob")
     for c in cases:
         w = c["documents"][0]
-        if w.get("kind") not in places:
+        # A CronJob has its template deeper; one without a template is for `sluice admit` alone.
+        where = (
+            w.get("spec", {}).get("jobTemplate", {}).get("spec", {})
+            if w.get("kind") == "CronJob"
+            else w.get("spec", {})
+        )
+        if w.get("kind") not in places or "template" not in where:
             continue
         w = copy.deepcopy(w)
         template = w["spec"]["jobTemplate"]["spec"]["template"] if w["kind"] == "CronJob" else w["spec"]["template"]

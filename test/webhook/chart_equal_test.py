@@ -30,7 +30,7 @@ def compare(what, chart_side, program_side):
     return 1
 
 
-EMPTY = ("webhook.excludedNamespaces={}",)
+EMPTY = ("webhook.excludedNamespaces=null",)
 
 
 def main():
