@@ -31,7 +31,9 @@ TEST_CASE("one address serves the scheduler's calls, the other only GET") {
     CHECK(metrics.Post(path, args, "application/json")->status == 404);
   }
   // A second extender cannot share the scheduler's port.
-  CHECK_FALSE(ExtenderServer::Start({"127.0.0.1", static_cast<uint16_t>((*server)->port())}, std::nullopt, extender, cluster).ok());
+  CHECK_FALSE(
+      ExtenderServer::Start({"127.0.0.1", static_cast<uint16_t>((*server)->port())}, std::nullopt, extender, cluster)
+          .ok());
 }
 
 }  // namespace
