@@ -57,7 +57,8 @@ def _remove_cgroups():
 
 
 def pod_cgroup(uid, container):
-    return cgroup(f"kubepods/besteffort/pod{uid}/{container * 64}")
+    # Below a folder of its own, as with --cgroup-root: a local cluster's kubelet removes pods that it does not know.
+    return cgroup(f"sluice-test/kubepods/besteffort/pod{uid}/{container * 64}")
 
 
 def contained(folder, command, procs=None, **popen):
