@@ -29,7 +29,7 @@ int64_t UnixMs() {
   return static_cast<int64_t>(t.tv_sec) * 1000 + t.tv_nsec / 1000000;
 }
 
-EventLoop::EventLoop() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+EventLoop::EventLoop() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   Add(wake_, EPOLLIN, [this](uint32_t) {
     uint64_t n;
     (void)!read(wake_, &n, sizeof(n));
@@ -37,38 +37,7 @@ EventLoop::EventLoop() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, 
   });
 }
 
-EventLoop::~EventLoop() {
-  close(wake_);
-  close(epoll_);
-}
-
-bool EventLoop::Add(int fd, uint32_t events, Handler handler) {
-  const uint64_t key = next_key_++;
-  epoll_event e{};
-  e.events = events;
-  e.data.u64 = key;
-  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &e) != 0) return false;
-  keys_[fd] = key;
-  handlers_[key] = std::move(handler);
-  return true;
-}
-
-void EventLoop::Change(int fd, uint32_t events) {
-  const auto it = keys_.find(fd);
-  if (it == keys_.end()) return;
-  epoll_event e{};
-  e.events = events;
-  e.data.u64 = it->second;
-  epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &e);
-}
-
-void EventLoop::Remove(int fd) {
-  const auto it = keys_.find(fd);
-  if (it == keys_.end()) return;
-  epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
-  handlers_.erase(it->second);
-  keys_.erase(it);
-}
+EventLoop::~EventLoop() { close(wake_); }
 
 void EventLoop::Wake() const {
   const uint64_t one = 1;
@@ -127,13 +96,8 @@ void EventLoop::Run(const std::function<int()>& tick) {
     epoll_event events[64];
     const uint64_t next = timers_.empty() ? due : std::min(due, timers_.begin()->first);
     const int wait = next > now ? static_cast<int>((next - now + 999999u) / 1000000u) : 0;
-    const int n = epoll_wait(epoll_, events, 64, tick_soon_ || !soon_.empty() ? 0 : wait);
-    for (int i = 0; i < n; ++i) {
-      const auto it = handlers_.find(events[i].data.u64);
-      if (it == handlers_.end()) continue;  // removed by an earlier handler of this batch
-      const Handler handler = it->second;   // a copy: the handler may remove itself
-      handler(events[i].events);
-    }
+    const int n = descriptors_.Wait(events, 64, tick_soon_ || !soon_.empty() ? 0 : wait);
+    for (int i = 0; i < n; ++i) descriptors_.Handle(events[i]);
   }
 }
 

@@ -6,27 +6,27 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "agent/epoll_set.h"
 #include "common/mutex.h"
 
 namespace sluice::agent {
 
 class EventLoop {
  public:
-  using Handler = std::function<void(uint32_t events)>;
+  using Handler = EpollSet::Handler;
 
   EventLoop();
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // Level-triggered. The caller keeps the descriptor, and removes it before closing it. False: the system refused
-  // (errno).
-  bool Add(int fd, uint32_t events, Handler handler);
-  void Change(int fd, uint32_t events);
-  void Remove(int fd);
+  // As EpollSet's.
+  bool Add(int fd, uint32_t events, Handler handler) { return descriptors_.Add(fd, events, std::move(handler)); }
+  void Change(int fd, uint32_t events) { descriptors_.Change(fd, events); }
+  void Remove(int fd) { descriptors_.Remove(fd); }
 
   // Any thread: the work runs soon on the loop's thread, in the order of the calls.
   void Post(std::function<void()> work) SLUICE_EXCLUDES(mutex_);
@@ -45,14 +45,9 @@ class EventLoop {
   void RunPosted() SLUICE_EXCLUDES(mutex_);
   void Wake() const;
 
-  int epoll_ = -1;
+  EpollSet descriptors_;
   int wake_ = -1;
-  uint64_t next_key_ = 1;
   bool tick_soon_ = false;
-  // The kernel gets a key instead of the descriptor's number: within one batch of events a number may be closed and
-  // reused.
-  std::unordered_map<int, uint64_t> keys_;
-  std::unordered_map<uint64_t, Handler> handlers_;
   std::multimap<uint64_t, std::function<void()>> timers_;
   std::vector<std::function<void()>> soon_;
   Mutex mutex_;

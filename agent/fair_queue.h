@@ -6,8 +6,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
+#include <utility>
 
+#include "agent/epoll_set.h"
 #include "agent/event_loop.h"
 #include "agent/token_bucket.h"
 
@@ -25,10 +26,12 @@ class FairQueue : public std::enable_shared_from_this<FairQueue> {
   FairQueue(const FairQueue&) = delete;
   FairQueue& operator=(const FairQueue&) = delete;
 
-  // As EventLoop's.
-  bool Add(int fd, uint32_t events, EventLoop::Handler handler);
-  void Change(int fd, uint32_t events);
-  void Remove(int fd);
+  // As EpollSet's.
+  bool Add(int fd, uint32_t events, EpollSet::Handler handler) {
+    return descriptors_.Add(fd, events, std::move(handler));
+  }
+  void Change(int fd, uint32_t events) { descriptors_.Change(fd, events); }
+  void Remove(int fd) { descriptors_.Remove(fd); }
 
   // Whether one more connection or frame may be read now. False: `listener`, or the whole turn, pauses until then.
   bool TakeConnect(int listener);
@@ -38,15 +41,12 @@ class FairQueue : public std::enable_shared_from_this<FairQueue> {
   size_t connections = 0, descriptors = 0;  // that the allocation holds
 
  private:
-  FairQueue(EventLoop* loop, int epoll) : loop_(loop), epoll_(epoll) {}
+  explicit FairQueue(EventLoop* loop) : loop_(loop) {}
   void Serve();
   void Pause(uint64_t ns);
 
   EventLoop* const loop_;
-  const int epoll_;
-  uint64_t next_key_ = 1;
-  std::unordered_map<int, uint64_t> keys_;
-  std::unordered_map<uint64_t, EventLoop::Handler> handlers_;
+  EpollSet descriptors_;
   // A thousand processes may attach at once. A process with a token sends some frames a millisecond.
   TokenBucket connects_{5'000'000, 2000}, frames_{50'000, 10000};
   bool paused_ = false, listener_paused_ = false;

@@ -20,7 +20,7 @@ class Leases {
  public:
   // Bytes that may be charged by all processes together. Takes unused bytes back where it falls.
   void SetLimit(Bytes limit);
-  // A process without a lease: a hook older than leases, which reports what it holds (Observe).
+  // A process without a lease: a hook older than leases, which reports its bytes (Observe).
   void AddUnleased(MemberId member);
   // `words` are the process's, in its page: they stay valid until Remove(). `returning`: the process had a lease, by
   // this agent or an earlier one, and goes on with it.

@@ -1,4 +1,4 @@
-// Reads what the kernel says of a process, from /proc. Thread-safe.
+// Reads the kernel's account of a process, from /proc. Thread-safe.
 #ifndef SLUICE_AGENT_PROCESS_FACTS_H_
 #define SLUICE_AGENT_PROCESS_FACTS_H_
 

@@ -128,7 +128,7 @@ std::vector<NodeAnswer> AskAgents(ClusterReader& cluster, const std::string& nod
   }
   std::vector<absl::StatusOr<std::string>> texts = cluster.ReadTexts(found.paths);
   // With metrics.authentication: kubernetes the API server's proxy is refused, since it passes no token on. Then the
-  // agent's own tool answers, for those who may exec into its pod.
+  // agent's own tool answers, for users with the right to exec into its pod.
   size_t execs = 0;
   for (size_t i = 0; i < texts.size() && execs < kMaxExecs; ++i) {
     if (texts[i].ok()) continue;

@@ -95,7 +95,7 @@ class Admit {
     objects.emplace_back(path, std::move(document));
   }
 
-  // Keeps what the cluster would know by this object.
+  // Keeps the cluster's knowledge from this object.
   void Learn(const Json& object) {
     const Json* metadata = Member(object, "metadata");
     if (Text(object, "kind") != "RuntimeClass" || metadata == nullptr) return;

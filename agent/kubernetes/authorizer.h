@@ -1,4 +1,4 @@
-// Asks the API server who the bearer of a token is (TokenReview) and whether he may read a path of this agent
+// Asks the API server for the bearer of a token (TokenReview) and for the bearer's right to read a path of this agent
 // (SubjectAccessReview of a non-resource URL). Remembers answers for a short time. Thread-safe.
 #ifndef SLUICE_AGENT_KUBERNETES_AUTHORIZER_H_
 #define SLUICE_AGENT_KUBERNETES_AUTHORIZER_H_

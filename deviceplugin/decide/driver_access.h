@@ -11,7 +11,7 @@
 
 namespace sluice::deviceplugin {
 
-// What was found on the node.
+// The driver's parts that the node has.
 struct AccessFacts {
   std::string setting;              // auto, nvidia-cdi, nvidia-runtime, own
   std::set<std::string> cdi_names;  // "<kind>=<device>" of every spec that is not ours

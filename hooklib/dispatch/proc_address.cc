@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 constexpr int kTableVersion = 13050;  // the toolkit whose cudaTypedefs.h hooks.def was compared with
-static_assert(CUDA_VERSION / 1000 >= kTableVersion / 1000);  // what is newer than it: cuda_newer.h
+static_assert(CUDA_VERSION / 1000 >= kTableVersion / 1000);  // newer declarations: cuda_newer.h
 
 template <typename Ask>
 void Replace(const char* symbol, void** pfn, int version, bool per_thread, Ask ask_driver) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kMaxProcesses = 4096;
 
-// Without an agent: what the driver counts for the processes of this container.
+// Without an agent: the driver's count for the processes of this container.
 std::uint64_t UsedByDriver(nvmlDevice_t device) {
   if (g_nvml.nvmlDeviceGetComputeRunningProcesses_v3 == nullptr) return 0;
   std::vector<nvmlProcessInfo_t> all(kMaxProcesses);

@@ -291,7 +291,7 @@ class Test(Case):
             },
         )
         wait_for("the refusal to be forgotten", lambda: get("/metrics", token)[0] == 200, 20)
-        self.assertIn('allocation="pod-named"', get("/metrics", token)[1])  # ids, for those who may
+        self.assertIn('allocation="pod-named"', get("/metrics", token)[1])  # ids, for authenticated readers
 
     def test_9_restarts_lose_no_change(self):
         """Of the API server, then of the agent: changes meanwhile are applied afterwards."""

@@ -162,7 +162,7 @@ TEST_CASE("an agent that restarts goes on with the leases in the pages") {
   CHECK(two.words.headroom_bytes == 0);
 }
 
-TEST_CASE("a process of an older hook has no lease; what it holds counts against the others") {
+TEST_CASE("a process of an older hook has no lease; its bytes count against the others") {
   Leases leases;
   leases.SetLimit(3 * kGiB);
   leases.AddUnleased(1);

@@ -14,7 +14,7 @@ const sluice_memory* LastMemory(const World& w, SessionId s) {
 }
 
 struct Rig : World {
-  // A process takes what the frames say.
+  // A process takes the frames' bytes.
   void Hear(SessionId s) {
     sluice_lease& words = pages[s].lease[0];
     Bytes granted = words.granted_bytes;
@@ -134,7 +134,7 @@ TEST_CASE("a returning process that does not answer has no lease, as its account
   CHECK(w.port.Budget(1)->leased == 0);
 }
 
-TEST_CASE("a hook older than leases keeps the limit to itself, and what it holds counts") {
+TEST_CASE("a hook older than leases keeps the limit to itself, and its bytes count") {
   Rig w;
   w.Allocate("one", 50);
   w.Limit("one", "3Gi");

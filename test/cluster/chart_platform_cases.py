@@ -1,4 +1,4 @@
-"""What the chart renders for the clusters that people have: paths, networks, ids, nodes, quotas.
+"""The chart's objects for the clusters that people have: paths, networks, ids, nodes, quotas.
 
 chart_test.py runs these cases.
 """
@@ -195,7 +195,7 @@ class Identities(unittest.TestCase):
         constraints = one(objects, "SecurityContextConstraints")
         self.assertEqual(constraints["users"], ["system:serviceaccount:sluice-system:sluice-node"])
         node = pods(objects)["sluice-node"]
-        # What the node's pod has, and no more.
+        # The node's pod's rights, and no more.
         self.assertEqual(constraints["allowHostPID"], node["hostPID"])
         for key in (
             "allowHostNetwork",

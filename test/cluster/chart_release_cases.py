@@ -1,4 +1,4 @@
-"""What the chart renders of selectors, names, versions and logs.
+"""The chart's selectors, names, versions and logs.
 
 chart_test.py runs these cases.
 """

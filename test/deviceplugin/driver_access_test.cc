@@ -1,4 +1,4 @@
-// How containers get the driver, decided from what a node shows; cards that cannot be given.
+// How containers get the driver, decided from a node's files; cards that cannot be given.
 #include "deviceplugin/decide/driver_access.h"
 
 #include <catch2/catch_test_macros.hpp>

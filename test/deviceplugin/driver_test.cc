@@ -83,7 +83,7 @@ TEST_CASE("auto finds that NVIDIA's runtime made the plugin's own container") {
   Rig rig;
   const std::string library = rig.plugin.Path("libnvidia-ml.so.580.1");
   std::ofstream(library) << "";
-  // What the runtime does before it starts a container that has NVIDIA_VISIBLE_DEVICES.
+  // The runtime's work before it starts a container that has NVIDIA_VISIBLE_DEVICES.
   const auto mounts = [&] {
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         mount(SLUICE_FAKE_NVML_LIBRARY, library.c_str(), nullptr, MS_BIND, nullptr) != 0) {

@@ -14,7 +14,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OURS = (ROOT / "docs/operate/sluice.fc").read_text()
-# Of Fedora's and RHEL's policies: what a new file below /var/lib gets, and what containers' storage has.
+# Of Fedora's and RHEL's policies: the label of a new file below /var/lib, and of containers' storage.
 POLICY = """/.*	system_u:object_r:default_t:s0
 /var(/.*)?	system_u:object_r:var_t:s0
 /var/lib(/.*)?	system_u:object_r:var_lib_t:s0

@@ -54,7 +54,7 @@ class Runner:
         ]
 
     def run(self, mode, first, last, *more):
-        """{seed: its record} of the programs first to last, and what was printed on stderr."""
+        """{seed: its record} of the programs first to last, and their stderr."""
         command = [self.program, "run", str(first), str(last), *self.arguments(), *more]
         done = subprocess.run(command, env=self.environment(mode), capture_output=True, text=True)
         if done.returncode != 0:

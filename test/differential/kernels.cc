@@ -90,6 +90,17 @@ CUresult Launch(int module, int which, CUstream stream, Form form, uint64_t* val
   }
 }
 
+// A node that launches `update`.
+CUDA_KERNEL_NODE_PARAMS UpdateNode(int module, void** params) {
+  CUDA_KERNEL_NODE_PARAMS kernel{};
+  kernel.func = g_functions[module][kUpdateFunction];
+  kernel.gridDimX = kBlocks;
+  kernel.blockDimX = kThreads;
+  kernel.gridDimY = kernel.gridDimZ = kernel.blockDimY = kernel.blockDimZ = 1;
+  kernel.kernelParams = params;
+  return kernel;
+}
+
 }  // namespace
 
 CUresult Load(int module) {
@@ -159,12 +170,7 @@ CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, s
   if (result != CUDA_SUCCESS) return result;
   uint64_t values[] = {data, bytes, k};
   void* params[] = {&values[0], &values[1], &values[2]};
-  CUDA_KERNEL_NODE_PARAMS kernel{};
-  kernel.func = g_functions[module][kUpdateFunction];
-  kernel.gridDimX = kBlocks;
-  kernel.blockDimX = kThreads;
-  kernel.gridDimY = kernel.gridDimZ = kernel.blockDimY = kernel.blockDimZ = 1;
-  kernel.kernelParams = params;
+  const CUDA_KERNEL_NODE_PARAMS kernel = UpdateNode(module, params);
   CUgraphNode first = nullptr, second = nullptr, third = nullptr;
   result = cuGraphAddKernelNode(&first, *out, nullptr, 0, &kernel);
   if (result != CUDA_SUCCESS) return result;
@@ -188,12 +194,7 @@ CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, s
 CUresult SetNode(int graph, int module, CUdeviceptr data, size_t bytes, uint64_t k) {
   uint64_t values[] = {data, bytes, k};
   void* params[] = {&values[0], &values[1], &values[2]};
-  CUDA_KERNEL_NODE_PARAMS kernel{};
-  kernel.func = g_functions[module][kUpdateFunction];
-  kernel.gridDimX = kBlocks;
-  kernel.blockDimX = kThreads;
-  kernel.gridDimY = kernel.gridDimZ = kernel.blockDimY = kernel.blockDimZ = 1;
-  kernel.kernelParams = params;
+  const CUDA_KERNEL_NODE_PARAMS kernel = UpdateNode(module, params);
   return cuGraphExecKernelNodeSetParams(x[graph], g_nodes[graph], &kernel);
 }
 CUresult Instantiate(CUgraphExec* out, CUgraph graph) { return cuGraphInstantiateWithFlags(out, graph, 0); }

@@ -1,4 +1,4 @@
-// Objects and their ends: contexts, streams, blocks, pools, modules, threads; and what is asked about them.
+// Objects and their ends: contexts, streams, blocks, pools, modules, threads; and questions about them.
 #include <algorithm>
 
 #include "world.h"

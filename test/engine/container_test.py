@@ -1,4 +1,4 @@
-"""What a container sees is its share, and its limits hold for its processes together: real processes of one allocation,
+"""A container's view is its share, and its limits hold for its processes together: real processes of one allocation,
 a real agent. container_test.py BUILD [NAME...] | --list"""
 
 import contextlib

@@ -312,7 +312,7 @@ SCENARIO(discards_of_the_program_under_pressure) {
   OK(cuCtxSynchronize());
 }
 
-// What the driver refuses in device memory (H100, driver 580) is refused in memory that is managed here, too.
+// Calls that the driver refuses in device memory (H100, driver 580) are refused in memory that is managed here, too.
 SCENARIO(calls_that_need_managed_memory) {
   Card card;
   CUstream s = card.Stream();

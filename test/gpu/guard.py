@@ -95,7 +95,7 @@ class Allowance:
     def share(self, each=None, processes=1, at_once=1, wait=True):
         """The variables of a program whose `processes` on a GPU allocate up to `each` managed bytes; None: the part of
         one of `at_once` equal programs. Waits until that is free. Refused if it exceeds the quarter, or, without
-        `wait`, what is left of it.
+        `wait`, the rest of it.
         """
         with self.changed:
             while True:

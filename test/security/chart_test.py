@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Who may read the agent's metrics, by the chart. Needs helm; skips as the chart's other tests do."""
+"""Readers of the agent's metrics, by the chart. Needs helm; skips as the chart's other tests do."""
 
 import pathlib
 import sys

@@ -176,7 +176,7 @@ def metrics_are_for_those_whom_the_api_server_allows(a, node):
         code, said = get(path, "guest-token")
         assert code == 403 and f"'guest' may not get the non-resource URL {path}" in said, (code, said)
         code, page = get(path, "scraper-token")
-        assert code == 200 and "pod-named" in page, (code, page)  # ids, for those who may
+        assert code == 200 and "pod-named" in page, (code, page)  # ids, for authenticated readers
         node.api.reviews.clear()
         for _ in range(5):
             assert get(path, "scraper-token")[0] == 200 and get(path, "wrong")[0] == 401

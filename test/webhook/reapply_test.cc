@@ -29,7 +29,7 @@ Applied Apply(const std::string& yaml, const Config& config = {}) {
   return out;
 }
 
-// What the API server makes of the second apply before it calls webhooks: the manifest's fields win.
+// The API server's merge of the second apply, before it calls webhooks: the manifest's fields win.
 Json Merged(const Applied& a, const Json& manifest) {
   Json out = a.running;
   for (const char* list : {"containers", "initContainers"}) {

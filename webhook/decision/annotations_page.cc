@@ -111,10 +111,10 @@ so: `runtimeClassName` of a pod that has none, and `schedulerName` of a pod that
   it becomes `void`.
 - `sluice.dev/inject: "false"` leaves a pod alone, whatever its other annotations say. Beside a request for the resource it is
   denied.
-- A pod that is copied (by kubectl's `debug --copy-to`), restored from a backup or applied again is taken as it was: what the webhook
-  added stays, and an old `sluice.dev/placement` is removed.
+- A pod that is copied (by kubectl's `debug --copy-to`), restored from a backup or applied again is taken as it was: the webhook's
+  additions stay, and an old `sluice.dev/placement` is removed.
 
-## What is denied beside a share
+## Denials beside a share
 
 - A second GPU for the same container: `nvidia.com/gpu`, a MIG instance, the resources of HAMi, Volcano, Aliyun, GPU Manager or
   nvshare, a claim of dynamic resource allocation, KAI's or Run:ai's annotation with their scheduler, the preloaded library of

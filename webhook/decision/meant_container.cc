@@ -80,7 +80,7 @@ bool IsSidecar(const Container& c, const std::vector<std::string>& entries) {
 }  // namespace
 
 std::optional<ContainerNames> WrittenContainers(const PodView& view, std::string_view field) {
-  // A tool that restores a pod writes all containers, and what the person applied is still there.
+  // A tool that restores a pod writes all containers, and the applied manifest is still there.
   if (auto names = AppliedContainers(view, field)) return names;
   return ManagedContainers(*view.pod, field);
 }

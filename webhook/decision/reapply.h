@@ -1,4 +1,4 @@
-// A manifest that is applied again holds what the webhook changed in the pod at its creation. Internal to
+// A manifest that is applied again holds the webhook's changes to the pod at its creation. Internal to
 // webhook/decision.
 #ifndef SLUICE_WEBHOOK_DECISION_REAPPLY_H_
 #define SLUICE_WEBHOOK_DECISION_REAPPLY_H_

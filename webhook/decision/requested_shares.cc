@@ -207,7 +207,7 @@ class Resolver {
     }
   }
 
-  // `kubectl debug --copy-to` copies what the webhook added, without the annotations. The resource is there, so the
+  // `kubectl debug --copy-to` copies the webhook's additions, without the annotations. The resource is there, so the
   // bytes that the variable gives need no other permission.
   void AddFromVariable(RequestedShare& r) const {
     const Json* env = Member(*r.container->json, "env");

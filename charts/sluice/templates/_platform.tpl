@@ -74,7 +74,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end }}
 
-{{- /* The tag of kube-scheduler's image: the cluster's version without what a distribution appends (v1.34.4+k3s1,
+{{- /* The tag of kube-scheduler's image: the cluster's version without a distribution's suffix (v1.34.4+k3s1,
 v1.34.4-gke.5). Argo CD gives major and minor alone, with or without v; each minor version has a patch 0. */ -}}
 {{- define "sluice.schedulerImage" -}}
 {{- $i := .Values.scheduler.image -}}

@@ -87,7 +87,6 @@ bool Split(const CUdeviceptr* pointers, const size_t* sizes, size_t count, unsig
     return false;
   size_t at = 0;
   for (size_t i = 0; i < count; ++i) {
-    if (IsRefused(pointers[i])) return false;  // an arena is managed for the driver: see Refused()
     while (locations && at + 1 < locations->count && locations->indices[at + 1] <= i) ++at;
     (BlockOf(pointers[i], sizes[i]) ? tracked : others)
         ->Add(pointers[i], sizes[i], locations ? &locations->list[at] : nullptr);

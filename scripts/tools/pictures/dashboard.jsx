@@ -1,5 +1,5 @@
 // Draws the chart's Grafana dashboard with Grafana's own panels (@grafana/ui) from answers of Prometheus, without a
-// Grafana: window.input is {dashboard, from, to, width, answers: for each panel and target what the HTTP API gave}.
+// Grafana: window.input is {dashboard, from, to, width, answers: for each panel and target the HTTP API's answer}.
 import { createRoot } from 'react-dom/client';
 import {
   createDataFrame,
