@@ -19,8 +19,8 @@ import sys
 import time
 
 MIB = 1 << 20
-# Programs hold at most 256 MiB, in blocks of up to 40 MiB. The smaller budget makes most of them evict; below a block's
-# size the engine is known to leave discarded chunks to faults (README.md, "Known").
+# Programs hold at most 256 MiB, in blocks of up to 40 MiB. The smaller budget makes most of them evict.
+# In half of it some show a known fault (README.md).
 MODES = {"unhooked": None, "fits": 2048 * MIB, "evicts": 64 * MIB}
 LINE = re.compile(r"^(\d+) (ok|step-\d+|died-\d+|exit-\d+|hangs)\b")
 

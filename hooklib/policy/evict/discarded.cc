@@ -6,7 +6,8 @@
 // (driver 580, a host that ran ahead of the GPU; 306 MiB at once). The fetch moves nothing, so where nothing can be
 // queued the chunks that a launch names are populated at once.
 //
-// Three cases are not covered:
+// Four cases are not covered:
+//  - a chunk that another GPU's stream writes first: the launch is planned on that GPU (test/differential/README.md);
 //  - chunks beyond 512 MiB that a launch does not name;
 //  - a launch of another stream that does not name a chunk does not wait for the chunk's fetch;
 //  - where nothing can be queued: chunks that the launch does not name, or whose discard is still to run in stream
