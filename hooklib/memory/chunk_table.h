@@ -15,6 +15,9 @@
 
 namespace sluice::memory {
 
+// Whether launches that name a chunk touch it (policy/touched/touch_sampler.h).
+enum class Touch : uint8_t { kUnknown, kTrial, kUntouched, kTouched };
+
 struct Chunk {
   // Every launch that names the chunk reads and writes these, so they lie side by side.
   Va base = 0;
@@ -80,6 +83,9 @@ struct Chunk {
   bool set_aside = false;             // Candidates protects it or has deferred it
   bool in_freed_list = false;         // in one of Residency's lists of freed chunks
   bool owned = false;                 // its bytes freed last belong to a live allocation that holds all of it
+  Touch touch = Touch::kUnknown;
+  uint32_t touched_granules = 0;  // of 64 KiB, in which launches faulted since it was last tried: one bit each
+  uint64_t touched_at = 0;        // newest such fault
   uint16_t pins = 0;  // allocations in it that are live until their free (captured, or the host may write)
 };
 

@@ -33,6 +33,8 @@ void Residency::RemoveArena(Extent arena) {
     if (chunk.live_bytes != 0) --live_chunks_;
     if (chunk.ever_evicted) stats_.host_bytes -= kChunkBytes;
   });
+  chunks_.ForEach(arena, [this](Chunk& chunk) { touched_.Forget(&chunk); });
+  touched_.RemoveArena(arena);
   copied_ranges_.Remove(arena, [](Extent) {});
   std::erase_if(withdrawn_, [&arena](const Extent& run) { return run.base >= arena.base && run.base < arena.end(); });
   const auto inside = [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); };
@@ -53,6 +55,7 @@ void Residency::AddLive(Extent range) {
       ++live_chunks_;
       chunk.live_since = now_;
       chunk.cold = false;
+      touched_.Forget(&chunk);
       if (chunk.discarded && !chunk.has_contents && !chunk.reused_after_discard) {
         chunk.reused_after_discard = true;
         reused_after_discard_.push_back(&chunk);
@@ -69,6 +72,7 @@ void Residency::RemoveLive(Extent range, Extent owner) {
     ChangeIdle(&chunk, [&] { chunk.live_bytes -= Overlap(range, chunk); });
     if (chunk.live_bytes == 0) {
       --live_chunks_;
+      touched_.Forget(&chunk);
       chunk.freed_epoch = fences_->Use();
       chunk.freed_at = now_;
       if (!repeating_predictor_ && last_queues_.second)
@@ -127,6 +131,9 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     CatchUp();
     steady_launches_ = 0;
     hot_chunks = CollectSet(extents, overwritten_extents, hot_extents, queues, &launch);
+    // Copies and memsets touch all that they name.
+    if (id && (touched_.leaves_out_any() || (touched_.enabled() && launch.lacks_chunks)))
+      hot_chunks = LeaveOutUntouched(extents, hot_extents, queues, &launch, seq);
   }
   launch.lacks_chunks |= !reused_after_discard_.empty();
   launch.oversize = set_.size() * kChunkBytes > launch.capacity;
@@ -220,6 +227,11 @@ void Residency::PlanMoves(PlannedLaunch* launch, StreamQueues* queues, std::opti
   const StreamId stream = launch->stream;
   ChooseStrategy(launch, hot_extents, hot_chunks);
   if (launch->can_queue && !reused_after_discard_.empty()) launch->reused_chunks = FetchReused(stream);
+  if (touched_.enabled() && launch->id && launch->can_queue) {
+    const uint64_t lacking = missing_.size() * kChunkBytes + launch->remote_bytes;
+    touched_.NoteLacking(lacking);
+    if (lacking && !launch->strategy) SampleResident(stream);
+  }
   if (!launch->can_queue) {
     FaultInMissing(*launch);
   } else if (!missing_.empty() || plan_.now.in_op) {
@@ -230,13 +242,13 @@ void Residency::PlanMoves(PlannedLaunch* launch, StreamQueues* queues, std::opti
     chunk->evict_op = kNever;  // until it has its number
     chunk->evict_stream = stream;
   }
-  if (launch->can_queue && missing_.empty() && !plan_.now.in_op && resident_bytes_ > launch->capacity &&
-      now_ >= shrink_paused_until_) {
+  if (!launch->can_queue || !missing_.empty() || plan_.now.in_op) return;
+  if (resident_bytes_ > launch->capacity && now_ >= shrink_paused_until_) {
     // More is resident than the capacity allows now, and this launch needs no room.
     const uint64_t over = resident_bytes_ - launch->capacity;
     if (MakeRoom(stream, over, 0, &plan_.now) < over) shrink_paused_until_ = now_ + 16;
-    FinishStep(stream, &plan_.now);
   }
+  if (!plan_.now.empty()) FinishStep(stream, &plan_.now);
 }
 
 // Chooses the strategy of a graph larger than the capacity, and which missing chunks are used remotely or left to

@@ -35,6 +35,7 @@
 #include "hooklib/policy/residency_stats.h"
 #include "hooklib/policy/steady/steady_sets.h"
 #include "hooklib/policy/stream_queues.h"
+#include "hooklib/policy/touched/touch_sampler.h"
 
 namespace sluice::policy {
 
@@ -82,6 +83,17 @@ class Residency {
   void NoteFaultResidue(Extent block);
   // Faults of a launch were on these pages, in order. Pages that were never written are in no count of bytes.
   void NoteFaultedIn(std::span<const Va> pages) { fault_residue_.NoteFaultedIn(pages); }
+
+  // --- touched chunks (touched/touch_sampler.h) ---
+  TouchSampler& touched() { return touched_; }
+  const TouchSampler& touched() const { return touched_; }
+  // Notes which trials' launches are over; then their faults are collected and handed to ConcludeTouches. `lost`: there
+  // were others, too.
+  void MarkTouchesOver() {
+    touched_.MarkOver([this](const Mark& mark) { return timeline_->Done(mark); });
+  }
+  void ConcludeTouches(std::span<const Va> pages, bool lost);
+  void ForgetTouches();  // no faults are known
 
   // --- read duplication (read_mostly.cc) ---
   // Something writes the range, or may. To be called before Prepare, so that nothing of it is fetched as a duplicate.
@@ -199,6 +211,7 @@ class Residency {
  private:
   static constexpr uint64_t kHorizonLaunches = 256;
   static constexpr uint64_t kSweepPauseLaunches = 16;
+  static constexpr uint64_t kMaxIdleRoom = uint64_t{64} << 20;  // less is free: launches compete for room
 
   // --- residency.cc ---
   bool IsSteady(const SteadySets::Set& set, const PlannedLaunch& launch) const;
@@ -250,6 +263,12 @@ class Residency {
   template <bool kNames, bool kUses>
   void NoteSet(const PlannedLaunch& launch, Seq seq);
   void NoteUse(Chunk* chunk, Mark mark);
+  // --- touched/touched_chunks.cc ---
+  bool MayTry(const Chunk& chunk, uint64_t min_age) const;
+  size_t LeaveOutUntouched(std::span<const Extent> extents, std::optional<size_t> hot_extents,
+                           const StreamQueues& queues, PlannedLaunch* launch, Seq seq);
+  void SampleGraph(std::span<const Extent> extents, PlannedLaunch* launch);
+  void SampleResident(StreamId stream);
   // --- fetch/missing.cc ---
   void FindMissing(const StreamQueues& queues, const PlannedLaunch& launch);
   void FaultInMissing(const PlannedLaunch& launch);
@@ -383,6 +402,7 @@ class Residency {
   bool can_discard_ = true, slow_write_back_ = true, in_order_ = false;
   bool budget_rising_ = false, repopulates_ = true, read_mostly_ = false;
   CopiedRanges copied_ranges_;
+  TouchSampler touched_;
   LaunchClassifier classifier_;
   GraphStrategies graph_strategies_;
   uint64_t last_graph_at_ = 0, bytes_since_graph_ = 0;  // a graph with a strategy; chunks used since

@@ -20,6 +20,7 @@
 #include "hooklib/engine/device/launch_timings.h"
 #include "hooklib/engine/device/memory_factor.h"
 #include "hooklib/engine/device/streams.h"
+#include "hooklib/engine/device/touch_watch.h"
 #include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/observe/driver_counters.h"
 #include "hooklib/libraries/extents/torch_kernels.h"
@@ -85,6 +86,7 @@ struct Device final : memory::Timeline {
   policy::MigrationLedger driver_evicted SLUICE_BY_DEVICE_LOCK;  // bytes that left the GPU though not by this engine
   LaunchTimings timings{this};
   FaultWatch fault_watch{this};
+  TouchWatch touch_watch{this};
   MemoryFactor memory_factor{this};
   // Whose order the last discards of freed chunks took (discards.h), and as which operation of its discard queue.
   Stream* discard_owner SLUICE_BY_DEVICE_LOCK = nullptr;

@@ -71,6 +71,7 @@ void Device::LogDriverCounters() {
                static_cast<unsigned long long>(driver_counters.BytesToHost()),
                static_cast<unsigned long long>(driver_counters.Faults()));
   fault_watch.LogStats();
+  touch_watch.LogStats();
 }
 
 DeviceSummary Device::Summarize() {

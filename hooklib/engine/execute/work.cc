@@ -88,6 +88,7 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
   device->memory_factor.UpdateCeiling();
   device->CountFaults();
   device->fault_watch.NoteNarrowed(work, set);
+  device->touch_watch.Observe(work.hot_reaches.has_value());
   if (work.hot_reaches) device->timings.Read();  // they decide its strategy
   AwaitDiscards(stream_);
   stream_->last_launch = residency.launches();
@@ -96,6 +97,7 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
   residency.set_in_order(has_freed && WorksAlone(stream_) && IsOrderKnown(stream_));
   const policy::Plan& plan =
       residency.Prepare(stream_->id, seq, set.extents, work.id, may_move, overwritten, set.hot_count);
+  device->touch_watch.Update();
   if (LogEnabled(settings::LogLevel::kDebug)) device->LogPlacement(work);
   bool moves = false;
   if (!plan.is_empty) {

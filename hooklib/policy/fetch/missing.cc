@@ -157,6 +157,7 @@ void Residency::FetchResident(Chunk* chunk, StreamId stream, PlanStep* step) {
   SetResident(chunk, true);
   chunk->fetched_whole = true;
   chunk->probed = chunk->cold = chunk->probe_victim = false;
+  if (TouchSampler::IsLeftOut(*chunk)) touched_.Forget(chunk);
   FetchChunk(chunk, stream, step);
 }
 

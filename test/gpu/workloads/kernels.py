@@ -14,3 +14,29 @@ def _scale_add(x, y, factor, n, BLOCK: tl.constexpr):
 def scale_add(x, y, factor):
     n = x.numel()
     _scale_add[(triton.cdiv(n, 4096),)](x, y, factor, n, BLOCK=4096)
+
+
+@triton.jit
+def _write_page(cache, page, value, elements, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    number = tl.load(page)
+    tl.store(cache + number * elements + at, tl.load(value + at))
+
+
+@triton.jit
+def _read_pages(cache, table, out, elements, BLOCK: tl.constexpr):
+    number = tl.load(table + tl.program_id(0))
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for at in range(0, elements, BLOCK):
+        total += tl.load(cache + number * elements + at + tl.arange(0, BLOCK)).to(tl.float32)
+    tl.store(out + tl.program_id(0), tl.sum(total))
+
+
+def write_page(cache, page, value):
+    """The first elements of cache[page] = value, as a server's kernel writes a token's keys: `page` lies on the GPU."""
+    _write_page[(1,)](cache, page, value, cache.shape[1], BLOCK=value.numel())
+
+
+def read_pages(cache, table, out):
+    """out[i] = the sum of cache[table[i]], as paged attention reads the pages of its sequences."""
+    _read_pages[(table.numel(),)](cache, table, out, cache.shape[1], BLOCK=4096)

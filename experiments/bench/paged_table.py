@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Inference servers with paged caches (paged_bench) on the simulated GPU: decode steps hooked and unhooked.
+
+    experiments/bench/paged_table.py [--build DIR] [--hook DIR] [--check]
+
+Weights of 1.6 GiB, a cache of 4 GiB, a budget of 4 GiB. Virtual milliseconds a step: unhooked; hooked, the mean of the
+first 50 steps and the median of those behind the first two seconds, each with its ratio to unhooked. The last column is
+the share of settled steps that took over five times the median. --check: all rows compute what they compute unhooked,
+and those whose touched pages fit keep their goal.
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "test" / "lib"))
+import exit_line  # noqa: E402
+
+# name, the pages in use, most times as long as unhooked once settled (0: no goal)
+ROWS = [
+    ("first-layers-graph", "the first twelfth; a graph", 1.05),
+    ("first-layers-eager", "the same, launch by launch", 1.05),
+    ("first-block-graph", "one allocation for all layers; a graph", 1.05),
+    ("first-block-eager", "the same, launch by launch", 1.05),
+    ("churn-layers-eager", "sequences that come and go", 1.05),
+    ("strewn-layers-graph", "half of the pages, strewn; a graph", 0),
+    ("strewn-layers-eager", "the same, launch by launch", 0),
+]
+BUDGET_MIB = 4096
+
+
+def play(build, hook, name):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_"))}
+    env["LD_LIBRARY_PATH"] = f"{build}/lib/simgpu"
+    if hook:
+        env |= {"LD_PRELOAD": str(hook / "libsluice.so"), "SLUICE_GPU_MEMORY": f"{BUDGET_MIB}Mi"}
+    done = subprocess.run([str(build / "test" / "paged_bench"), name], env=env, capture_output=True, text=True)
+    if done.returncode or (hook and not exit_line.attached(done.stderr)):
+        sys.exit(f"paged_table: {name} ended with {done.returncode}, or without the hook:\n{done.stderr[-2000:]}")
+    first, median, _mean, slow, digest = done.stdout.split()
+    return float(first) / 1000, float(median) / 1000, float(slow), digest
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=str(ROOT / "build"))
+    parser.add_argument(
+        "--hook", default="", help="folder of libsluice.so and libsluice_engine.so (default: <build>/lib)"
+    )
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    build = pathlib.Path(options.build).resolve()
+    hook = pathlib.Path(options.hook).resolve() if options.hook else build / "lib"
+    missed = []
+    print("| pages in use | unhooked | first 50 steps | settled | slow steps |\n|---|---|---|---|---|")
+    for name, work, goal in ROWS:
+        _, plain, _, expected = play(build, None, name)
+        first, settled, slow, digest = play(build, hook, name)
+        print(
+            f"| {work} | {plain:.2f} | {first:.2f} ({first / plain:.2f}) | {settled:.2f} (**{settled / plain:.2f}**) "
+            f"| {slow * 100:.1f} % |",
+            flush=True,
+        )
+        missed += [f"{name}: other values than unhooked"] if digest != expected else []
+        missed += [f"{name}: {settled / plain:.2f} times as long as unhooked"] if goal and settled > goal * plain else []
+    if missed:
+        print("\nmissed: " + ", ".join(missed))
+    return 1 if missed and options.check else 0
+
+
+sys.exit(main())

@@ -1,0 +1,162 @@
+// The touch sampler alone: which chunks it lets launches try, and what it concludes from their faults.
+#include "hooklib/policy/touched/touch_sampler.h"
+
+#include <vector>
+
+#include "catch2/catch_test_macros.hpp"
+
+namespace sluice::policy {
+namespace {
+
+using memory::Touch;
+
+constexpr Va kBase = uint64_t{1} << 40;
+constexpr uint64_t kChunks = 64;
+
+struct Rig {
+  ChunkTable chunks;
+  TouchSampler sampler;
+  std::vector<Extent> operands;
+
+  explicit Rig(size_t count) {
+    for (size_t i = 0; i < count; ++i) operands.push_back({kBase + i * kChunks * kChunkBytes, kChunks * kChunkBytes});
+    chunks.AddArena({kBase, count * kChunks * kChunkBytes});
+    sampler.set_enabled(true);
+  }
+  Chunk* At(size_t operand, uint64_t chunk) { return chunks.Find(operands[operand].base + chunk * kChunkBytes); }
+  void Try(size_t operand, uint64_t chunk) { sampler.Begin(At(operand, chunk), operands[operand]); }
+  void Name(size_t operand, uint64_t chunk, Seq seq, uint32_t uses = 4) {
+    sampler.NoteNamed(*At(operand, chunk), {1, seq}, uses);
+  }
+  bool Fault(size_t operand, uint64_t chunk) {
+    return sampler.NoteFault(At(operand, chunk), At(operand, chunk)->base + 4096, 7);
+  }
+  // Everything up to `done` is over, and all faults have been noted.
+  void Conclude(Seq done, bool lost = false) {
+    sampler.MarkOver([done](const Mark& mark) { return mark.seq <= done; });
+    sampler.Conclude(&chunks, lost);
+  }
+  void FindUntouched(size_t operand, uint64_t first, uint64_t count, Seq seq) {
+    for (uint64_t i = first; i < first + count; ++i) Try(operand, i), Name(operand, i, seq);
+    Conclude(seq);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("touch sampler: a chunk on which no finished launch faulted is untouched") {
+  Rig rig(1);
+  rig.Try(0, 3);
+  CHECK(TouchSampler::IsLeftOut(*rig.At(0, 3)));
+  rig.Name(0, 3, 10);
+  rig.Conclude(9);
+  CHECK(rig.At(0, 3)->touch == Touch::kTrial);
+  rig.Conclude(10);
+  CHECK(rig.At(0, 3)->touch == Touch::kUntouched);
+  CHECK(TouchSampler::IsLeftOut(*rig.At(0, 3)));
+  CHECK(rig.sampler.stats().untouched == 1);
+}
+
+TEST_CASE("touch sampler: a few launches have to name the chunk") {
+  Rig rig(1);
+  rig.Try(0, 3);
+  for (Seq seq = 1; seq <= 3; ++seq) rig.Name(0, 3, seq, 1);
+  rig.Conclude(100);
+  CHECK(rig.At(0, 3)->touch == Touch::kTrial);
+  rig.Name(0, 3, 4, 1);
+  rig.Name(0, 3, 1000, 1);  // names it, too, but the first four suffice
+  rig.Conclude(100);
+  CHECK(rig.At(0, 3)->touch == Touch::kUntouched);
+}
+
+TEST_CASE("touch sampler: a fault ends the trial, and one on an untouched chunk its being left out") {
+  Rig rig(1);
+  rig.Try(0, 3);
+  rig.Name(0, 3, 1);
+  CHECK(rig.Fault(0, 3));
+  CHECK(rig.At(0, 3)->touch == Touch::kTouched);
+  CHECK(rig.At(0, 3)->touched_granules == 1);
+  CHECK_FALSE(rig.Fault(0, 3));
+  rig.Conclude(1);
+  CHECK(rig.At(0, 3)->touch == Touch::kTouched);
+  CHECK_FALSE(rig.sampler.leaves_out_any());
+  rig.FindUntouched(0, 4, 1, 2);
+  CHECK(rig.sampler.leaves_out_any());
+  CHECK(rig.Fault(0, 4));
+  CHECK(rig.sampler.stats().late == 1);
+  CHECK_FALSE(rig.sampler.leaves_out_any());
+}
+
+TEST_CASE("touch sampler: lost records prove nothing") {
+  Rig rig(1);
+  rig.Try(0, 3);
+  rig.Name(0, 3, 1);
+  rig.Conclude(1, true);
+  CHECK(rig.At(0, 3)->touch == Touch::kTrial);
+  rig.Name(0, 3, 2);
+  rig.Conclude(2);
+  CHECK(rig.At(0, 3)->touch == Touch::kUntouched);
+}
+
+TEST_CASE("touch sampler: an untouched chunk opens the operand, and others of its size") {
+  Rig rig(3);
+  CHECK(rig.sampler.Allowance(rig.operands[0], 60) == 1);
+  rig.Try(0, 0);
+  CHECK(rig.sampler.Allowance(rig.operands[0], 60) == 0);  // its answer is awaited
+  rig.Name(0, 0, 1);
+  rig.Conclude(1);
+  CHECK(rig.sampler.IsSuspect(rig.operands[0]));
+  CHECK(rig.sampler.Allowance(rig.operands[0], 60) == 60);
+  CHECK(rig.sampler.IsSuspect(rig.operands[1]));
+  // An operand's own chunks weigh more than those of others.
+  for (uint64_t i = 0; i < 4; ++i) rig.Try(2, i), rig.Fault(2, i);
+  CHECK_FALSE(rig.sampler.IsSuspect(rig.operands[2]));
+  CHECK(rig.sampler.IsSuspect(rig.operands[1]) == false);  // one of five
+}
+
+TEST_CASE("touch sampler: where everything is touched the trials cost no more than the first credit") {
+  Rig rig(64);
+  size_t trials = 0;
+  for (int round = 0; round < 100; ++round) {
+    for (size_t i = 0; i < rig.operands.size(); ++i) {
+      const size_t allowed = rig.sampler.Allowance(rig.operands[i], kChunks);
+      for (size_t k = 0; k < allowed; ++k) rig.Try(i, static_cast<uint64_t>(round) % kChunks), rig.Fault(i, static_cast<uint64_t>(round) % kChunks);
+      trials += allowed;
+    }
+  }
+  CHECK(trials >= 3);
+  CHECK(trials <= 26);
+  // A share of a 200th of what launches lack goes on.
+  const size_t before = trials;
+  for (int round = 0; round < 1000; ++round) {
+    rig.sampler.NoteLacking(100 * kChunkBytes);
+    const size_t i = static_cast<size_t>(round) % rig.operands.size();
+    const size_t allowed = rig.sampler.Allowance(rig.operands[i], kChunks);
+    for (size_t k = 0; k < allowed; ++k) rig.Try(i, 63), rig.Fault(i, 63);
+    trials += allowed;
+  }
+  CHECK(trials - before > 20);
+  CHECK(trials - before <= 1000 * 100 / 200 / 5 + 1);
+}
+
+TEST_CASE("touch sampler: small operands and drivers without records try nothing") {
+  Rig rig(1);
+  CHECK(rig.sampler.Allowance({kBase, 8 * kChunkBytes - 1}, 8) == 0);
+  rig.sampler.set_enabled(false);
+  CHECK(rig.sampler.Allowance(rig.operands[0], 60) == 0);
+}
+
+TEST_CASE("touch sampler: a freed chunk is forgotten") {
+  Rig rig(1);
+  rig.Try(0, 3);
+  rig.FindUntouched(0, 4, 1, 1);
+  rig.sampler.Forget(rig.At(0, 3));
+  rig.sampler.Forget(rig.At(0, 4));
+  CHECK(rig.At(0, 3)->touch == Touch::kUnknown);
+  CHECK(rig.At(0, 4)->touch == Touch::kUnknown);
+  CHECK_FALSE(rig.sampler.leaves_out_any());
+  rig.Conclude(100);
+  CHECK(rig.At(0, 3)->touch == Touch::kUnknown);
+}
+
+}  // namespace sluice::policy
