@@ -205,7 +205,7 @@ int main(int argc, char** argv) {
   const uint64_t begin = simgpu_now_ns();
   std::vector<double> first, settled;
   uint64_t steps = 0, digest = 0;
-  struct simgpu_stats before {};
+  struct simgpu_stats before{};
   for (uint64_t now = begin; now < begin + static_cast<uint64_t>(options.seconds * 1e9) || settled.size() < 20;) {
     const bool is_settled = now >= begin + 2'000'000'000;
     if (is_settled && settled.empty()) before = server.card().Stats();
@@ -239,7 +239,6 @@ int main(int argc, char** argv) {
   const auto slow = std::count_if(settled.begin(), settled.end(), [&](double us) { return us > 5 * median; });
   std::printf("%.1f %.1f %.1f %.4f %016llx\n", sum / static_cast<double>(first.size()), median,
               all / static_cast<double>(settled.size()),
-              static_cast<double>(slow) / static_cast<double>(settled.size()),
-              static_cast<unsigned long long>(digest));
+              static_cast<double>(slow) / static_cast<double>(settled.size()), static_cast<unsigned long long>(digest));
   return 0;
 }

@@ -16,7 +16,7 @@
 namespace sluice::memory {
 
 // Whether launches that name a chunk touch it (policy/touched/touch_sampler.h).
-enum class Touch : uint8_t { kUnknown, kTrial, kUntouched, kTouched };
+enum class Touch : uint8_t { kUnknown, kSampled, kUntouched, kTouched };
 
 struct Chunk {
   // Every launch that names the chunk reads and writes these, so they lie side by side.
@@ -84,9 +84,12 @@ struct Chunk {
   bool in_freed_list = false;         // in one of Residency's lists of freed chunks
   bool owned = false;                 // its bytes freed last belong to a live allocation that holds all of it
   Touch touch = Touch::kUnknown;
+  // It was mapped remotely since it last left the GPU. An end of the advice need not end the mapping, so launches that
+  // touch it need not fault.
+  bool maybe_mapped = false;
   uint32_t touched_granules = 0;  // of 64 KiB, in which launches faulted since it was last tried: one bit each
   uint64_t touched_at = 0;        // newest such fault
-  uint16_t pins = 0;  // allocations in it that are live until their free (captured, or the host may write)
+  uint16_t pins = 0;              // allocations in it that are live until their free (captured, or the host may write)
 };
 
 // Bytes of the chunk in the range. The two overlap.

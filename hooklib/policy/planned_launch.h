@@ -24,6 +24,7 @@ struct PlannedLaunch {
   bool leaves_residue = false;  // and it is no graph: faults bring the touched pages of its set
   LaunchClassifier::Traits traits{};
   std::optional<GraphStrategy> strategy{};  // of an oversize graph
+  bool explores = false;                    // some of its chunks are being tried
   uint64_t capacity = 0;                    // bytes that may be resident at all
   uint64_t own_capacity = 0;                // its part of them
   size_t reused_chunks = 0;                 // chunks of reused_after_discard_ that it fetches

@@ -131,11 +131,11 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     CatchUp();
     steady_launches_ = 0;
     hot_chunks = CollectSet(extents, overwritten_extents, hot_extents, queues, &launch);
-    // Copies and memsets touch all that they name.
-    if (id && (touched_.leaves_out_any() || (touched_.enabled() && launch.lacks_chunks)))
+    // Copies and memsets touch all that they name. Chunks are tried with graphs alone.
+    if (id && (touched_.leaves_out_any() || (touched_.enabled() && hot_extents && launch.lacks_chunks)))
       hot_chunks = LeaveOutUntouched(extents, hot_extents, queues, &launch, seq);
   }
-  launch.lacks_chunks |= !reused_after_discard_.empty();
+  launch.lacks_chunks |= !reused_after_discard_.empty() || (can_queue && !touched_late_.empty());
   launch.oversize = set_.size() * kChunkBytes > launch.capacity;
   launch.leaves_residue = launch.oversize && !hot_extents && id;
   if (id) launch.traits = classifier_.TraitsOf(id, launch.oversize, now_);
@@ -159,7 +159,10 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     }
   }
   const bool discards = !freed_on_host_.empty() && can_queue && DiscardFreedOnHost(stream);
-  if (launch.lacks_chunks) FindMissing(queues, launch);
+  if (launch.lacks_chunks) {
+    if (can_queue && !touched_late_.empty()) FetchTouched(stream);
+    FindMissing(queues, launch);
+  }
   stats_.hits += set_.size() - missing_.size();
   if (names_launches_) {
     for (Chunk* chunk : set_) NoteNamer(chunk, id, launch.traits.sparse);
@@ -227,11 +230,7 @@ void Residency::PlanMoves(PlannedLaunch* launch, StreamQueues* queues, std::opti
   const StreamId stream = launch->stream;
   ChooseStrategy(launch, hot_extents, hot_chunks);
   if (launch->can_queue && !reused_after_discard_.empty()) launch->reused_chunks = FetchReused(stream);
-  if (touched_.enabled() && launch->id && launch->can_queue) {
-    const uint64_t lacking = missing_.size() * kChunkBytes + launch->remote_bytes;
-    touched_.NoteLacking(lacking);
-    if (lacking && !launch->strategy) SampleResident(stream);
-  }
+  if (launch->strategy) touched_.NoteLacking(missing_.size() * kChunkBytes + launch->remote_bytes);
   if (!launch->can_queue) {
     FaultInMissing(*launch);
   } else if (!missing_.empty() || plan_.now.in_op) {
@@ -259,7 +258,8 @@ void Residency::ChooseStrategy(PlannedLaunch* launch, std::optional<size_t> hot_
   const bool may_map_remote = may_map_remote_ && id && prefetch_ != Prefetch::kOff;
   std::optional<GraphStrategy>& strategy = launch->strategy;
   if (hot_extents && oversize && id && can_queue && prefetch_ != Prefetch::kOff)
-    strategy = graph_strategies_.Next({id, set_.size() * kChunkBytes, capacity_, may_map_remote_});
+    strategy = launch->explores ? GraphStrategy::kFetch
+                                : graph_strategies_.Next({id, set_.size() * kChunkBytes, capacity_, may_map_remote_});
   if (strategy) {
     for (Chunk* chunk : set_) chunk->last_required_at = now_;
   } else if (may_map_remote && launch->traits.slow_remote) {
@@ -280,7 +280,7 @@ void Residency::ChooseStrategy(PlannedLaunch* launch, std::optional<size_t> hot_
   }
   const size_t wanted = missing_.size();
   if (strategy) {
-    ApplyStrategy(*strategy, launch->stream, id);
+    ApplyStrategy(*strategy, launch->stream, launch->explores ? 0 : id);
   } else if (may_map_remote && wanted && can_queue) {
     SelectRemote(launch->stream, id, oversize);
   }

@@ -49,23 +49,19 @@ class Residency {
   void set_capacity(uint64_t bytes);
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
   void set_can_discard(bool can) { can_discard_ = can; }
-  // Whether evictions run at a fraction of the link's rate, so that chunks that are cheaper remote stay in host memory.
+  // Evictions run at a fraction of the link's rate: chunks that are cheaper remote stay in host memory.
   void set_slow_write_back(bool slow) { slow_write_back_ = slow; }
   // The capacity is being raised: nothing live is evicted for a prefetch, since room comes by itself.
   void set_budget_rising(bool rising) { budget_rising_ = rising; }
-  // Whether chunks that a launch overwrites whole are repopulated. Needs discard.
-  void set_repopulates(bool may) { repopulates_ = may; }
-  // Whether only the stream of the next Prepare works on the device, and takes discards in its order: chunks freed on
-  // it need not be waited for then.
+  void set_repopulates(bool may) { repopulates_ = may; }  // chunks that a launch overwrites whole. Needs discard
+  // Only the stream of the next Prepare works on the device, and takes discards in its order: no wait for freed chunks.
   void set_in_order(bool in_order) { in_order_ = in_order; }
-  // Whether chunks that copies alone wrote may be duplicated. false: duplicates are withdrawn.
+  // Whether chunks that copies alone wrote may be duplicated; else duplicates are withdrawn.
   void set_read_mostly(bool may);
-  // Whether streaming launches may leave their chunks in host memory.
-  void set_remote_access(bool may) { may_map_remote_ = may; }
+  void set_remote_access(bool may) { may_map_remote_ = may; }  // streaming launches may leave chunks in host memory
   // More than the link moves in the time of a few launches only displaces chunks that are used sooner.
   void set_max_prefetch_bytes(uint64_t bytes) { max_prefetch_bytes_ = bytes; }
-  // Bytes that the GPU itself can hold.
-  void set_max_resident(uint64_t bytes) { max_resident_bytes_ = bytes; }
+  void set_max_resident(uint64_t bytes) { max_resident_bytes_ = bytes; }  // that the GPU itself can hold
 
   // --- fault residue: a launch larger than the capacity leaves the rest of its set to demand faults ---
   bool has_recent_fault_residue() const { return fault_residue_.IsRecent(now_); }
@@ -74,8 +70,7 @@ class Residency {
   // Whether a sweep is due, but work of several streams still uses its chunks. Launches that leave more residue had
   // better wait: while they are queued, that work is never over. Asks the GPU.
   bool ResidueSweepPending() { return sweep_fence_ && now_ >= sweep_paused_until_ && !IsSweepReady(); }
-  // The wait had no effect: no launch waits again for so many launches. Doubled each time, until a sweep has evicted
-  // some.
+  // The wait had no effect: none for so many launches, doubled each time until a sweep has evicted some.
   void PauseResidueSweep(uint64_t min_launches = 1024);
   // All bytes that faults have brought so far, where the driver counts them.
   void set_faulted_bytes(uint64_t bytes) { fault_residue_.set_counted_bytes(bytes); }
@@ -84,24 +79,17 @@ class Residency {
   // Faults of a launch were on these pages, in order. Pages that were never written are in no count of bytes.
   void NoteFaultedIn(std::span<const Va> pages) { fault_residue_.NoteFaultedIn(pages); }
 
-  // --- touched chunks (touched/touch_sampler.h) ---
+  // --- touched chunks (touched/touched_chunks.cc) ---
   TouchSampler& touched() { return touched_; }
-  const TouchSampler& touched() const { return touched_; }
-  // Notes which trials' launches are over; then their faults are collected and handed to ConcludeTouches. `lost`: there
-  // were others, too.
-  void MarkTouchesOver() {
-    touched_.MarkOver([this](const Mark& mark) { return timeline_->Done(mark); });
-  }
-  void ConcludeTouches(std::span<const Va> pages, bool lost);
-  void ForgetTouches();  // no faults are known
+  void MarkTouchesOver();  // asks the GPU which samples' launches are over. Then their faults are collected:
+  void ConcludeTouches(std::span<const Va> pages, bool lost);  // `lost`: there were others, too
+  void ForgetTouches();                                        // no faults are known
 
   // --- read duplication (read_mostly.cc) ---
-  // Something writes the range, or may. To be called before Prepare, so that nothing of it is fetched as a duplicate.
+  // Something writes the range, or may. Before Prepare, so that nothing of it is fetched as a duplicate.
   void NoteWritten(Extent range);
-  // A copy wrote the range. Behind Prepare.
-  void NoteCopied(Extent range);
-  // Anything may have been written unseen.
-  void ForgetAllCopies();
+  void NoteCopied(Extent range);  // a copy wrote it. Behind Prepare
+  void ForgetAllCopies();         // anything may have been written unseen
   bool has_copies() const { return !copied_ranges_.empty(); }
   bool has_withdrawn() const { return !withdrawn_.empty(); }
   // Former duplicates: their advice is to be withdrawn at once, before anything else is done.
@@ -116,12 +104,10 @@ class Residency {
   bool UsesRemoteAccess(const LaunchProbe& probe);
   // The time of a probe. True where this settles that such launches are left to demand faults.
   bool NoteMeasured(const LaunchProbe& probe, uint64_t ns);
-  // The time is known, or never will be.
-  void NoteAnswered(const LaunchProbe& probe) { classifier_.NoteAnswered(probe); }
+  void NoteAnswered(const LaunchProbe& probe) { classifier_.NoteAnswered(probe); }  // or will not be known
   // Launches of this id should wait for the timed ones, which decide about the next.
   bool ShouldAwaitProbes(uint64_t id) const { return classifier_.ShouldAwait(id); }
-  // They have waited, or will not any longer.
-  void NoteAwaitedProbes(uint64_t id) { classifier_.NoteAwaited(id); }
+  void NoteAwaitedProbes(uint64_t id) { classifier_.NoteAwaited(id); }  // they have waited, or will not any longer
   // The same for graphs larger than the capacity (graph_strategy.h).
   const GraphStrategies& graph_strategies() const { return graph_strategies_; }
   bool NoteMeasured(const GraphProbe& probe, uint64_t ns) { return graph_strategies_.NoteMeasured(probe, ns); }
@@ -136,34 +122,29 @@ class Residency {
   const ProbeStats& probe_stats() const { return classifier_.probe_stats(); }
   const GraphRemainder& graph_remainder() const { return graph_remainder_; }  // of the newest graph
   const PlacementStats& placement_stats() const { return placement_.stats; }
-  // Whether ListPlacement is to name launches.
-  void set_names_launches(bool does) { names_launches_ = does; }
+  void set_names_launches(bool does) { names_launches_ = does; }  // whether ListPlacement is to name launches
   std::vector<PlacementRun> ListPlacement();
   // Entries of the eviction order: no more than a few for each resident chunk.
   size_t ranked_entries() const { return candidates_.size(); }
   ChunkTable& chunks() { return chunks_; }
   uint64_t launches() const { return now_; }
   uint64_t named_bytes() const { return set_.size() * kChunkBytes; }  // by the newest launch
-  // Whether its set is resident, in flight or mapped in host memory, so that it faults on nothing.
-  bool HasAllResident() const;
-  bool in_steady_state() const { return repeating_predictor_ != nullptr; }  // for two periods
-  // Whether set_in_order matters.
-  bool has_freed_chunks() const { return !freed_resident_.empty() || !freed_on_host_.empty(); }
+  bool HasAllResident() const;  // its set is resident, in flight or mapped in host memory: it faults on nothing
+  bool in_steady_state() const { return repeating_predictor_ != nullptr; }                       // for two periods
+  bool has_freed_chunks() const { return !freed_resident_.empty() || !freed_on_host_.empty(); }  // set_in_order matters
   // Live bytes were evicted lately while free chunks waited for their fence: the host should be throttled.
   bool awaits_freed() const { return freed_awaited_at_ && now_ - freed_awaited_at_ < 2048; }
   uint64_t wrong_predictions() const;
 
   // --- memory ---
-  // `populated`: the backend has made its pages resident already.
-  void AddArena(Extent arena, bool populated);
+  void AddArena(Extent arena, bool populated);  // `populated`: its pages are resident already
   void RemoveArena(Extent arena);
   void AddLive(Extent range);
   // `owner`: the live allocation that holds the range, if its application freed the range itself (PyTorch's report).
   void RemoveLive(Extent range, Extent owner = {});
-  // An allocation ended: once a fence is done, its range may be given out, and the host may write it.
-  void NoteFreed(Extent range);
-  // A pinned chunk stays live whatever is reported (see LiveMap).
-  void Pin(Extent range, bool pin);
+  void NoteFreed(
+      Extent range);  // an allocation ended: behind a fence its range may be given out, or written by the host
+  void Pin(Extent range, bool pin);  // a pinned chunk stays live whatever is reported (LiveMap)
 
   // --- launches ---
   // Plans for work on `stream` at position `seq` that touches `set`. `id`: execution id; 0: work that is not predicted.
@@ -186,8 +167,7 @@ class Residency {
   void ForgetStream(StreamId stream);
   // Launches were not looked at until now: any resident chunk may be in use, and may have been written.
   void NoteUnseenUse();
-  // The driver refused a plan's fetches: faults bring their contents.
-  void NoteNotFetched(const PlanStep& step);
+  void NoteNotFetched(const PlanStep& step);  // the driver refused them: faults bring their contents
   // A plan's `repopulate` chunks were fetched: no stream order was there to discard them in.
   void NoteNotRepopulated(const Plan& plan);
 
@@ -197,10 +177,8 @@ class Residency {
   const Plan& Shrink(StreamId queue, uint64_t bytes);
   // Fetches up to `bytes` of the chunks used since launch number `since`, within the capacity.
   const Plan& RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_t since);
-  // Live bytes that would have to be evicted for work that touches this now.
-  uint64_t BytesToEvict(std::span<const Extent> set);
-  // Bytes of live chunks that launches since this one have touched.
-  uint64_t TouchedSince(uint64_t launch);
+  uint64_t BytesToEvict(std::span<const Extent> set);  // live ones, for work that touches this now
+  uint64_t TouchedSince(uint64_t launch);              // bytes of live chunks that launches since this one touched
   // Bytes of evictions in flight: asks the GPU; and as it last answered.
   uint64_t EvictingBytes();
   uint64_t evicting_bytes() const { return evicting_bytes_; }
@@ -211,7 +189,6 @@ class Residency {
  private:
   static constexpr uint64_t kHorizonLaunches = 256;
   static constexpr uint64_t kSweepPauseLaunches = 16;
-  static constexpr uint64_t kMaxIdleRoom = uint64_t{64} << 20;  // less is free: launches compete for room
 
   // --- residency.cc ---
   bool IsSteady(const SteadySets::Set& set, const PlannedLaunch& launch) const;
@@ -264,11 +241,11 @@ class Residency {
   void NoteSet(const PlannedLaunch& launch, Seq seq);
   void NoteUse(Chunk* chunk, Mark mark);
   // --- touched/touched_chunks.cc ---
-  bool MayTry(const Chunk& chunk, uint64_t min_age) const;
+  bool MayTry(const Chunk& chunk) const;
   size_t LeaveOutUntouched(std::span<const Extent> extents, std::optional<size_t> hot_extents,
                            const StreamQueues& queues, PlannedLaunch* launch, Seq seq);
-  void SampleGraph(std::span<const Extent> extents, PlannedLaunch* launch);
-  void SampleResident(StreamId stream);
+  void SampleGraph(std::span<const Extent> extents, PlannedLaunch* launch, double touched);
+  void FetchTouched(StreamId stream);
   // --- fetch/missing.cc ---
   void FindMissing(const StreamQueues& queues, const PlannedLaunch& launch);
   void FaultInMissing(const PlannedLaunch& launch);
@@ -403,6 +380,8 @@ class Residency {
   bool budget_rising_ = false, repopulates_ = true, read_mostly_ = false;
   CopiedRanges copied_ranges_;
   TouchSampler touched_;
+  std::vector<Va> touched_late_;   // of which faults have brought pages: the rest is to be fetched
+  uint32_t explored_replays_ = 0;  // of graphs whose chunks were tried
   LaunchClassifier classifier_;
   GraphStrategies graph_strategies_;
   uint64_t last_graph_at_ = 0, bytes_since_graph_ = 0;  // a graph with a strategy; chunks used since

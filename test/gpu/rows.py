@@ -1,6 +1,8 @@
 """The rows of test/gpu/run, most important first. Each correctness row runs without the hook, hooked at full budget,
 and hooked at 0.6 of its live bytes; a row that leaves one out gives the reason in `why`."""
 
+from rows_paged import paged_rows
+
 PYTHON = "python3"
 
 
@@ -292,6 +294,7 @@ BENCHMARKS = [
         "evicts": True,
         "on_card_beyond": 256 << 20,
     },
+    *paged_rows(PYTHON, HOOK),
     {
         "name": "CUDA graph inference that fits",
         "command": train("inference", "--layers", "24", "--steps", "40"),

@@ -41,9 +41,9 @@ void TouchWatch::Update() {
 
 void TouchWatch::LogStats() const {
   const policy::TouchStats& stats = device_->residency.touched().stats();
-  if (stats.trials == 0) return;
-  SLUICE_LOG(kDebug, "touched_chunks gpu=%s trials=%llu touched=%llu untouched=%llu late=%llu", device_->uuid.c_str(),
-             static_cast<unsigned long long>(stats.trials), static_cast<unsigned long long>(stats.touched),
+  if (stats.samples == 0) return;
+  SLUICE_LOG(kDebug, "touched_chunks gpu=%s samples=%llu touched=%llu untouched=%llu late=%llu", device_->uuid.c_str(),
+             static_cast<unsigned long long>(stats.samples), static_cast<unsigned long long>(stats.touched),
              static_cast<unsigned long long>(stats.untouched), static_cast<unsigned long long>(stats.late));
 }
 

@@ -29,8 +29,10 @@ class TouchWatch {
   void LogStats() const SLUICE_DEVICE_LOCKED;  // at DEBUG
 
  private:
+  // Many chunks are tried at once, and nothing empties the queue before the next launch is planned.
+  static constexpr uint32_t kRecords = 1 << 17;
   Device* const device_;
-  FaultRecords records_ SLUICE_BY_DEVICE_LOCK{TheDriverPort()};
+  FaultRecords records_ SLUICE_BY_DEVICE_LOCK{TheDriverPort(), kRecords};
   std::vector<memory::Va> pages_ SLUICE_BY_DEVICE_LOCK;
   bool is_recording_ SLUICE_BY_DEVICE_LOCK = false;
   uint64_t observe_at_ SLUICE_BY_DEVICE_LOCK = 0;  // launch number

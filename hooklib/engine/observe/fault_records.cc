@@ -10,9 +10,6 @@ namespace sluice {
 namespace {
 constexpr unsigned kFaultType = 3;
 constexpr size_t kLongRecordBytes = 72, kShortRecordBytes = 64, kAddressOffset = 8;
-// A power of two. An H200 writes 4,769 records for 64 MiB of faults, and the queue is emptied while the host waits for
-// the launch.
-constexpr uint32_t kRecords = 32768;
 constexpr size_t kPageBytes = 4096;
 }  // namespace
 
@@ -24,21 +21,21 @@ struct FaultRecords::Control {
 FaultRecords::~FaultRecords() {
   tracker_.Close();
   if (control_) munmap(control_, kPageBytes);
-  if (queue_) munmap(queue_, kRecords * kLongRecordBytes);
+  if (queue_) munmap(queue_, records_ * kLongRecordBytes);
 }
 
 bool FaultRecords::Open(const unsigned char* uuid) {
   if (tracker_.fd() >= 0) return true;
   static_assert(sizeof(Control) == 528);
   control_ = static_cast<Control*>(uvm_tools::SharedPages(kPageBytes));
-  queue_ = static_cast<char*>(uvm_tools::SharedPages(kRecords * kLongRecordBytes));
+  queue_ = static_cast<char*>(uvm_tools::SharedPages(records_ * kLongRecordBytes));
   if (!control_ || !queue_) {
     why_ = "no memory for its queue";
     return false;
   }
   uvm_tools::InitArguments arguments{};
   arguments.queue = reinterpret_cast<uint64_t>(queue_);
-  arguments.queue_records = kRecords;
+  arguments.queue_records = records_;
   arguments.page = reinterpret_cast<uint64_t>(control_);
   record_bytes_ = kLongRecordBytes;
   tracker_ = client::Descriptor(uvm_tools::Open(port_, uvm_tools::kInitLong, arguments, uuid, &why_));
@@ -72,7 +69,7 @@ void FaultRecords::Stop() {
 void FaultRecords::Drain(std::vector<uint64_t>* pages) {
   uint32_t at = control_->get_behind;
   const uint32_t end = __atomic_load_n(&control_->put_behind, __ATOMIC_ACQUIRE);
-  for (; at != end; at = (at + 1) & (kRecords - 1)) {
+  for (; at != end; at = (at + 1) & (records_ - 1)) {
     const char* const record = queue_ + size_t{at} * record_bytes_;
     if (static_cast<unsigned char>(*record) != kFaultType) continue;
     uint64_t address;

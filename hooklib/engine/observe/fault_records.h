@@ -17,7 +17,9 @@ namespace sluice {
 
 class FaultRecords {
  public:
-  explicit FaultRecords(const DriverPort& port) : port_(port) {}
+  static constexpr uint32_t kRecords = 1 << 15;
+  // `records`: how many the driver keeps at a time, a power of two. An H200 writes 4,769 for 64 MiB of faults.
+  explicit FaultRecords(const DriverPort& port, uint32_t records = kRecords) : port_(port), records_(records) {}
   ~FaultRecords();
   FaultRecords(const FaultRecords&) = delete;
   FaultRecords& operator=(const FaultRecords&) = delete;
@@ -37,6 +39,7 @@ class FaultRecords {
   struct Control;
   bool Open(const unsigned char* uuid);
   const DriverPort port_;
+  const uint32_t records_;
   bool refused_ = false;
   client::Descriptor tracker_;
   Control* control_ = nullptr;

@@ -165,6 +165,7 @@ void Residency::FetchResident(Chunk* chunk, StreamId stream, PlanStep* step) {
 void Residency::FetchTransient(Chunk* chunk, StreamId stream) {
   UnmapRemote(chunk);
   FetchChunk(chunk, stream, &plan_.now);
+  chunk->maybe_mapped = false;
   EvictBehind(chunk);
 }
 

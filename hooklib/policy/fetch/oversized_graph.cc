@@ -2,6 +2,7 @@
 // strategy that was measured to be the fastest (graph_strategy.h). The hot part is the same for each launch, so nothing
 // is exchanged between launches.
 #include <algorithm>
+#include <bit>
 
 #include "hooklib/policy/residency.h"
 
@@ -22,8 +23,17 @@ constexpr uint64_t kSmallShare = 4;    // all small ones together have at most s
 // hot_missing_, and as many cold chunks are evicted, if they may be. `fits`: bytes for the whole set. `more`: bytes
 // beside its resident ones.
 void Residency::SplitHotCold(StreamId stream, uint64_t fits, uint64_t more, size_t hot_chunks, bool fetches) {
+  // A chunk of which little is touched crosses the link for little, however many nodes name it.
+  const auto sparseness = [](const Chunk* chunk) {
+    const int granules = chunk->touched_granules ? std::popcount(chunk->touched_granules) : 32;
+    return (32 - granules) / 8;
+  };
+  const auto begin = set_.begin(), hot_end = begin + static_cast<std::ptrdiff_t>(hot_chunks);
+  hot_chunks = static_cast<size_t>(
+      std::stable_partition(begin, hot_end, [&](const Chunk* chunk) { return sparseness(chunk) == 0; }) - begin);
   const auto order = [&](const Chunk* chunk) {
-    return (IsUsedSinceGraph(*chunk) ? 0 : 4) + (fetches && IsCopied(*chunk) ? 2 : 0) + (chunk->resident ? 0 : 1);
+    return 8 * sparseness(chunk) + (IsUsedSinceGraph(*chunk) ? 0 : 4) + (fetches && IsCopied(*chunk) ? 2 : 0) +
+           (chunk->resident ? 0 : 1);
   };
   std::stable_sort(set_.begin() + static_cast<std::ptrdiff_t>(hot_chunks), set_.end(),
                    [&](const Chunk* a, const Chunk* b) { return order(a) < order(b); });
@@ -71,7 +81,7 @@ size_t Residency::SmallOperandsFirst(uint64_t fits) {
 }
 
 // Plans the strategy of a graph larger than the capacity: takes the chunks that it uses remotely out of missing_, and
-// marks those that are left to demand faults.
+// marks those that are left to demand faults. `id` 0: it is not timed.
 void Residency::ApplyStrategy(GraphStrategy strategy, StreamId stream, uint64_t id) {
   graph_remainder_ = {};
   // Duplicates that the strategy before fetched beyond the capacity are still resident.
@@ -100,7 +110,7 @@ void Residency::ApplyStrategy(GraphStrategy strategy, StreamId stream, uint64_t 
     return true;
   });
   if (strategy == GraphStrategy::kDemandPaging || strategy == GraphStrategy::kFaults) ++stats_.demand_paged_launches;
-  plan_.graph_probe = graph_strategies_.Planned(id, settled);
+  if (id) plan_.graph_probe = graph_strategies_.Planned(id, settled);
 }
 
 // Bytes of chunks that other launches have used since the last graph and that this graph does not name.

@@ -113,7 +113,7 @@ void Residency::UnmapForFetch(Chunk* chunk) {
 
 void Residency::MapRemote(Chunk* chunk) {
   if (chunk->mapped_remote) return;
-  chunk->mapped_remote = true;
+  chunk->mapped_remote = chunk->maybe_mapped = true;
   plan_.map_remote.push_back({chunk->base, kChunkBytes});
 }
 

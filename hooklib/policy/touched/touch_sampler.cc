@@ -5,89 +5,124 @@ namespace sluice::policy {
 namespace {
 using memory::Touch;
 constexpr size_t kMaxOperands = 1 << 12;
-constexpr uint32_t kMinTried = 4;  // chunks of an operand that speak for it, rather than those of its size
+constexpr double kPriorChunks = 4;
 constexpr uint32_t kMinTouched = 3;  // such chunks in operands of one size: others of it are taken to be touched
 constexpr double kSuspect = 0.5;
+constexpr uint32_t kUses = 2;             // launches that name a chunk and do not touch it
+constexpr uint32_t kMaxPendingAlike = 4;  // first samples under way in operands of one size
+// In chunks moved over the link. kOverdraft: what samples of operands that were found untouched may cost beyond credit.
+constexpr double kFaultCost = 5, kSuccessGain = 2, kInitialCredit = 128, kMaxCredit = 4096, kOverdraft = 512;
+constexpr double kMaxReserve = 32, kLackingShare = 0.001;
 constexpr uint64_t kGranuleBytes = kChunkBytes / 32;
 }  // namespace
 
-const TouchSampler::Counts& TouchSampler::CountsOf(Extent operand) const {
-  static constexpr Counts kNone;
+const double TouchSampler::kMaxTouched = 256;
+
+TouchSampler::TouchSampler() : credit_(kInitialCredit) {}
+
+TouchSampler::Counts TouchSampler::OwnCounts(Extent operand) const {
   const auto own = operands_.find(operand.base);
-  if (own != operands_.end() && own->second.tried >= kMinTried) return own->second;
+  return own != operands_.end() ? own->second : Counts{};
+}
+
+TouchSampler::Counts TouchSampler::AlikeCounts(Extent operand) const {
   const auto alike = sizes_.find(operand.bytes);
-  return alike != sizes_.end() ? alike->second : kNone;
+  return alike != sizes_.end() ? alike->second : Counts{};
+}
+
+// By the rule of succession, with others of its size as so many chunks.
+double TouchSampler::ProbabilityOf(Extent operand) const {
+  const Counts own = OwnCounts(operand), alike = AlikeCounts(operand);
+  const double prior = (alike.touched + 1.0) / (alike.tried + 2.0);
+  return (own.touched + prior * kPriorChunks) / (own.tried + kPriorChunks);
 }
 
 bool TouchSampler::IsSuspect(Extent operand) const {
-  const Counts& counts = CountsOf(operand);
-  return counts.tried && counts.Probability() < kSuspect;
+  return AlikeCounts(operand).tried && ProbabilityOf(operand) < kSuspect;
 }
 
-size_t TouchSampler::Allowance(Extent operand, size_t unknown) {
+void TouchSampler::NoteLacking(uint64_t bytes) {
+  const double income = static_cast<double>(bytes) / kChunkBytes * kLackingShare;
+  reserve_ = std::min(kMaxReserve, reserve_ + income);
+  if (credit_ < kInitialCredit) credit_ += income;
+}
+
+size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched) {
   if (!enabled_ || operand.bytes < kMinOperandBytes || !unknown) return 0;
   auto own = operands_.find(operand.base);
   if (own == operands_.end()) {
     if (operands_.size() >= kMaxOperands) {  // of phases that are long over
       operands_.clear();
       sizes_.clear();
-      order_.clear();
     }
     own = operands_.emplace(operand.base, Counts{}).first;
-    order_.push_back(operand);
   }
-  if (IsSuspect(operand))
-    return std::min(unknown, static_cast<size_t>(std::max(0.0, credit_ / CostOf(operand))));
+  const double probability = ProbabilityOf(operand);
+  if (IsSuspect(operand)) {
+    const double most = std::min((credit_ + kOverdraft) / kFaultCost, *touched) / probability;
+    const size_t allowed = std::min(unknown, static_cast<size_t>(std::max(0.0, most)));
+    *touched -= static_cast<double>(allowed) * probability;
+    return allowed;
+  }
   // One at a time. What was found touched may change, but is looked at ever so rarely.
-  if (own->second.pending) return 0;
+  if (own->second.pending || *touched < probability) return 0;
+  if (AlikeCounts(operand).pending >= kMaxPendingAlike) return 0;
   const bool is_new = own->second.tried == 0 && !IsTouchedWhole(operand);
-  return is_new ? credit_ >= kFaultCost : reserve_ >= kFaultCost;
+  if ((is_new ? credit_ : reserve_) < kFaultCost) return 0;
+  *touched -= probability;
+  return 1;
 }
 
 bool TouchSampler::IsTouchedWhole(Extent operand) const {
-  const Counts& counts = CountsOf(operand);
-  return counts.touched >= kMinTouched && counts.Probability() >= kSuspect;
+  return AlikeCounts(operand).touched >= kMinTouched && ProbabilityOf(operand) >= kSuspect;
 }
 
 void TouchSampler::Begin(Chunk* chunk, Extent operand) {
   if (IsLeftOut(*chunk)) return;
-  chunk->touch = Touch::kTrial;
+  chunk->touch = Touch::kSampled;
   chunk->touched_granules = 0;
   ++left_out_;
-  ++stats_.trials;
-  ++operands_[operand.base].pending;
+  ++stats_.samples;
+  for (Counts* const counts : {&operands_[operand.base], &sizes_[operand.bytes]}) ++counts->pending;
   const bool from_reserve = IsTouchedWhole(operand) && !IsSuspect(operand);
-  const double paid = from_reserve ? kFaultCost : CostOf(operand);
+  const double paid = kFaultCost * (from_reserve ? 1 : ProbabilityOf(operand));
   (from_reserve ? reserve_ : credit_) -= paid;
-  trials_[chunk->base] = {.operand = operand, .paid = paid};
+  exploring_ += !from_reserve;
+  samples_[chunk->base] = {.operand = operand, .paid = paid, .from_reserve = from_reserve};
 }
 
 void TouchSampler::NoteNamed(const Chunk& chunk, Mark mark, uint32_t uses) {
-  const auto it = trials_.find(chunk.base);
-  if (it == trials_.end() || it->second.uses >= kUses) return;
+  const auto it = samples_.find(chunk.base);
+  if (it == samples_.end() || it->second.uses >= kUses) return;
   it->second.uses += uses;
+  it->second.counts_all = it->second.uses >= kUses;
   it->second.mark = mark;
 }
 
-void TouchSampler::Count(Extent operand, bool is_touched) {
-  for (Counts* const counts : {&operands_[operand.base], &sizes_[operand.bytes]}) {
+void TouchSampler::Count(const Sample& sample, bool is_touched) {
+  for (Counts* const counts : {&operands_[sample.operand.base], &sizes_[sample.operand.bytes]}) {
     ++counts->tried;
     counts->touched += is_touched;
   }
-  uint32_t& pending = operands_[operand.base].pending;
-  pending -= pending != 0;
+  EndSample(sample);
+}
+
+void TouchSampler::EndSample(const Sample& sample) {
+  for (Counts* const counts : {&operands_[sample.operand.base], &sizes_[sample.operand.bytes]})
+    counts->pending -= counts->pending != 0;
+  exploring_ -= !sample.from_reserve;
 }
 
 bool TouchSampler::NoteFault(Chunk* chunk, Va page, uint64_t now) {
   const bool was_left_out = IsLeftOut(*chunk);
   chunk->touched_granules |= uint32_t{1} << ((page - chunk->base) / kGranuleBytes);
   chunk->touched_at = now;
-  if (chunk->touch == Touch::kTrial) {
-    const auto it = trials_.find(chunk->base);
-    if (it != trials_.end()) {
-      Count(it->second.operand, true);
+  if (chunk->touch == Touch::kSampled) {
+    const auto it = samples_.find(chunk->base);
+    if (it != samples_.end()) {
+      Count(it->second, true);
       credit_ -= kFaultCost - it->second.paid;
-      trials_.erase(it);
+      samples_.erase(it);
     }
     ++stats_.touched;
   } else if (chunk->touch == Touch::kUntouched) {
@@ -98,37 +133,34 @@ bool TouchSampler::NoteFault(Chunk* chunk, Va page, uint64_t now) {
   return was_left_out;
 }
 
-void TouchSampler::Conclude(ChunkTable* chunks, bool lost) {
-  for (auto it = trials_.begin(); it != trials_.end();) {
-    Trial& trial = it->second;
-    if (!trial.is_over) {
-      ++it;
-    } else if (lost) {
-      trial.is_over = false;
-      trial.uses = 0;
+void TouchSampler::Conclude(ChunkTable* chunks) {
+  for (auto it = samples_.begin(); it != samples_.end();) {
+    Sample& sample = it->second;
+    if (!sample.is_over) {
       ++it;
     } else {
-      credit_ = std::min(kMaxCredit, credit_ + trial.paid + kSuccessGain);
-      if (Chunk* const chunk = chunks->Find(it->first)) NoteUntouched(chunk, trial.operand);
-      it = trials_.erase(it);
+      credit_ = std::min(kMaxCredit, credit_ + sample.paid + kSuccessGain);
+      Count(sample, false);
+      ++stats_.untouched;
+      if (Chunk* const chunk = chunks->Find(it->first)) chunk->touch = Touch::kUntouched;  // it stays left out
+      it = samples_.erase(it);
     }
   }
 }
 
-void TouchSampler::NoteUntouched(Chunk* chunk, Extent operand) {
-  chunk->touch = Touch::kUntouched;  // it stays left out
-  Count(operand, false);
-  ++stats_.untouched;
+void TouchSampler::Presume(Chunk* chunk, uint64_t now) {
+  Forget(chunk);
+  chunk->touch = Touch::kTouched;
+  chunk->touched_at = now;
 }
 
 void TouchSampler::ForgetKnown(Chunk* chunk) {
   if (IsLeftOut(*chunk)) --left_out_;
-  if (chunk->touch == Touch::kTrial) {
-    const auto it = trials_.find(chunk->base);
-    if (it != trials_.end()) {
-      uint32_t& pending = operands_[it->second.operand.base].pending;
-      pending -= pending != 0;
-      trials_.erase(it);
+  if (chunk->touch == Touch::kSampled) {
+    const auto it = samples_.find(chunk->base);
+    if (it != samples_.end()) {
+      EndSample(it->second);
+      samples_.erase(it);
     }
   }
   chunk->touch = Touch::kUnknown;
@@ -136,10 +168,7 @@ void TouchSampler::ForgetKnown(Chunk* chunk) {
 }
 
 void TouchSampler::RemoveArena(Extent arena) {
-  const auto inside = [&arena](Va va) { return va - arena.base < arena.bytes; };
-  std::erase_if(trials_, [&](const auto& trial) { return inside(trial.first); });
-  std::erase_if(operands_, [&](const auto& operand) { return inside(operand.first); });
-  std::erase_if(order_, [&](const Extent& operand) { return inside(operand.base); });
+  std::erase_if(operands_, [&](const auto& operand) { return operand.first - arena.base < arena.bytes; });
 }
 
 }  // namespace sluice::policy

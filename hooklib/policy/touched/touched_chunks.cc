@@ -4,6 +4,8 @@
 // launch touches it after all, it faults: the driver's records say so, and it is resident from then on. Discarded
 // chunks are never left out, since they must not be written by faults.
 #include <algorithm>
+#include <bit>
+#include <unordered_map>
 
 #include "hooklib/policy/residency.h"
 
@@ -11,38 +13,61 @@ namespace sluice::policy {
 
 namespace {
 using memory::Touch;
-constexpr uint32_t kUsesOfGraph = 4;       // one replay is a whole iteration
-constexpr uint64_t kMinAgeIterations = 32;  // since a chunk was touched, before it is tried again
+constexpr uint32_t kUsesOfGraph = 2;                   // one replay is a whole iteration
+constexpr uint64_t kMaxIdleRoom = uint64_t{64} << 20;  // less is free: launches compete for room
+constexpr uint32_t kMaxExploringReplays = 16;
+constexpr uint64_t kMinAgeLaunches = 1024;  // since a chunk was touched, before it is tried again
+struct Density {
+  uint64_t granules = 0, chunks = 0;
+};
+
+// Chunks that were never tried get the density of touched chunks of operands of the same size.
+void EstimateDensity(std::span<Chunk* const> set, std::span<const Operand> operands) {
+  std::unordered_map<uint64_t, Density> sizes;
+  const auto each = [&](auto f) {
+    for (size_t i = 0, from = 0; i < operands.size(); from = operands[i++].end) {
+      if (operands[i].bytes < TouchSampler::kMinOperandBytes) continue;
+      for (size_t at = from; at < operands[i].end; ++at) f(set[at], &sizes[operands[i].bytes]);
+    }
+  };
+  each([](const Chunk* chunk, Density* size) {
+    if (chunk->touch != Touch::kTouched) return;
+    size->granules += static_cast<uint64_t>(std::popcount(chunk->touched_granules));
+    ++size->chunks;
+  });
+  each([](Chunk* chunk, const Density* size) {
+    if (chunk->touch != Touch::kUnknown || !size->chunks) return;
+    const uint64_t granules = std::min<uint64_t>(31, size->granules / size->chunks);
+    chunk->touched_granules = (uint32_t{1} << granules) - 1;
+  });
+}
+
 }  // namespace
 
-// Whether the chunk may be tried, if it has been live for `min_age` launches.
-bool Residency::MayTry(const Chunk& chunk, uint64_t min_age) const {
+// Whether the chunk of a graph may be tried.
+bool Residency::MayTry(const Chunk& chunk) const {
   return chunk.touch == Touch::kUnknown && chunk.has_contents && chunk.live_bytes != 0 && !chunk.discarded &&
-         !chunk.reused_after_discard && !chunk.duplicate && chunk.live_since + min_age < now_;
+         !chunk.reused_after_discard && !chunk.duplicate && chunk.live_since + 1 < now_;
 }
 
 // Takes chunks out of the set that are not touched, and those that are tried from here on. Returns the hot chunks.
 size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::optional<size_t> hot_extents,
                                     const StreamQueues& queues, PlannedLaunch* launch, Seq seq) {
-  size_t kept = 0, hot_chunks = 0;
+  size_t kept = 0;
   bool lacks_chunks = false;
   const bool full = resident_bytes_ - std::min(resident_bytes_, idle_bytes_) + kMaxIdleRoom > capacity_;
-  const bool tries = launch->can_queue && launch->lacks_chunks && full;
-  const uint64_t min_age = hot_extents ? 1 : iterations_.length() * 8 / 9;
+  const bool tries = hot_extents && launch->can_queue && launch->lacks_chunks && full;
+  // A touched chunk is resident beyond the capacity until the next launch.
+  double touched = std::min(TouchSampler::kMaxTouched, static_cast<double>(launch->capacity / kChunkBytes) / 8);
   const auto may_try_absent = [&](const Chunk& chunk) {
-    return !chunk.resident && MayTry(chunk, min_age) && !IsEvicting(chunk) && !chunk.evicting_elsewhere;
+    return !chunk.resident && !chunk.maybe_mapped && MayTry(chunk);
   };
   for (size_t i = 0, from = 0; i < operands_.size(); ++i) {
     const size_t to = operands_[i].end;
     size_t absent = 0;
     for (size_t at = from; tries && at < to; ++at) absent += may_try_absent(*set_[at]);
     size_t tried = 0;
-    if (absent) {
-      const bool is_graph = hot_extents && set_.size() * kChunkBytes > launch->capacity;
-      tried = touched_.Allowance(extents[i], absent);
-      if (is_graph && !touched_.IsTouchedWhole(extents[i]) && extents[i].bytes >= TouchSampler::kMinOperandBytes)
-        tried = absent;
-    }
+    if (absent) tried = touched_.Allowance(extents[i], absent, &touched);
     // Spread evenly: every stride-th.
     const size_t stride = tried ? absent / tried : 0;
     size_t seen = tried ? now_ % stride : 0;
@@ -50,11 +75,10 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
       Chunk* const chunk = set_[at];
       if (tried && may_try_absent(*chunk) && seen++ % stride == 0) {
         touched_.Begin(chunk, extents[i]);
-        UnmapRemote(chunk);
         --tried;
       }
       if (TouchSampler::IsLeftOut(*chunk) && !chunk->discarded) {
-        if (chunk->touch == Touch::kTrial && !chunk->resident && !IsEvicting(*chunk) && !chunk->mapped_remote)
+        if (chunk->touch == Touch::kSampled && !chunk->resident && !IsEvicting(*chunk) && !chunk->evicting_elsewhere)
           touched_.NoteNamed(*chunk, {launch->stream, seq}, hot_extents ? kUsesOfGraph : 1);
         chunk->named_at = 0;
         continue;
@@ -65,29 +89,43 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
     }
     from = to;
     operands_[i].end = kept;
-    if (hot_extents && i + 1 == *hot_extents) hot_chunks = kept;
   }
   set_ = set_.first(kept);
-  launch->lacks_chunks = lacks_chunks || !plan_.unmap_remote.empty();
-  if (hot_extents && launch->can_queue && kept * kChunkBytes > launch->capacity)
-    SampleGraph(extents, launch);
-  return hot_extents && *hot_extents >= extents.size() ? set_.size() : std::min(hot_chunks, set_.size());
+  launch->lacks_chunks = lacks_chunks;
+  if (hot_extents && launch->can_queue && kept * kChunkBytes > launch->capacity) SampleGraph(extents, launch, touched);
+  if (!hot_extents || *hot_extents == 0) return 0;
+  return operands_.empty() ? 0 : operands_[std::min(*hot_extents, operands_.size()) - 1].end;
 }
 
-// A graph names more than fits: resident chunks of operands that are mostly untouched leave, as far as it exceeds the
-// capacity, and are tried.
-void Residency::SampleGraph(std::span<const Extent> extents, PlannedLaunch* launch) {
+// A graph names more than fits: resident chunks of operands that may be untouched leave, as far as it exceeds the
+// capacity, and are tried. `touched`: as in TouchSampler::Allowance.
+void Residency::SampleGraph(std::span<const Extent> extents, PlannedLaunch* launch, double touched) {
   size_t over = set_.size() - launch->capacity / kChunkBytes, kept = 0;
+  const auto may_try = [&](Chunk* chunk) {
+    if (!chunk->resident || !MayEvict(*chunk, launch->stream)) return false;
+    const bool is_old = chunk->touch == Touch::kTouched && chunk->touched_at + kMinAgeLaunches < now_;
+    return is_old || MayTry(*chunk);
+  };
   for (size_t i = 0, from = 0; i < operands_.size(); ++i) {
     const size_t to = operands_[i].end;
-    const bool is_suspect = over && touched_.IsSuspect(extents[i]) && extents[i].bytes >= TouchSampler::kMinOperandBytes;
+    size_t allowed = 0, stride = 1;
+    if (over && !touched_.IsTouchedWhole(extents[i])) {
+      const auto resident = static_cast<size_t>(std::count_if(set_.begin() + static_cast<std::ptrdiff_t>(from),
+                                                              set_.begin() + static_cast<std::ptrdiff_t>(to), may_try));
+      allowed = touched_.Allowance(extents[i], std::min(over, resident), &touched);
+      if (allowed) stride = resident / allowed;
+    }
+    size_t seen = now_ % stride;
     for (size_t at = from; at < to; ++at) {
       Chunk* const chunk = set_[at];
-      if (is_suspect && over && chunk->resident && MayTry(*chunk, 1) && MayEvict(*chunk, launch->stream)) {
+      if (allowed && may_try(chunk) && seen++ % stride == 0) {
+        --allowed;
+        --over;
+        touched_.Forget(chunk);
         touched_.Begin(chunk, extents[i]);
         chunk->named_at = 0;
+        UnmapRemote(chunk);
         EvictChunk(chunk, launch->stream, &plan_.now);
-        --over;
         continue;
       }
       set_[kept++] = chunk;
@@ -96,39 +134,21 @@ void Residency::SampleGraph(std::span<const Extent> extents, PlannedLaunch* laun
     operands_[i].end = kept;
   }
   set_ = set_.first(kept);
-  if (plan_.now.out_op) launch->lacks_chunks = true;
+  launch->lacks_chunks |= plan_.now.out_op != 0;
+  // Its chunks are fetched for it: their faults would fill the records.
+  launch->explores = over && touched_.explores() && explored_replays_ < kMaxExploringReplays;
+  explored_replays_ += launch->explores;
+  if (over) EstimateDensity(set_, operands_);
 }
 
-// Launches lack bytes: a few resident chunks of other operands leave and are tried, so that room is found which is not
-// touched.
-void Residency::SampleResident(StreamId stream) {
-  touched_.SampleInTurn([&](Extent operand, size_t count) {
-    const bool is_suspect = touched_.IsSuspect(operand);
-    size_t evicted = 0;
-    const uint64_t length = iterations_.length();
-    uint64_t chunks = operand.bytes / kChunkBytes;
-    Va va = RoundDown(operand.base, kChunkBytes) + now_ * 7 % std::max<uint64_t>(chunks, 1) * kChunkBytes;
-    for (uint64_t looked = std::min<uint64_t>(chunks, 256); looked > 0 && evicted < count; --looked) {
-      Chunk* const chunk = chunks_.Find(va);
-      va += kChunkBytes;
-      if (va >= operand.end()) va = RoundUp(operand.base, kChunkBytes);
-      if (!chunk || !chunk->resident || chunk->named_at == now_ || chunk->prefetched) continue;
-      if (is_suspect && chunk->touch == Touch::kTouched && chunk->touched_at + kMinAgeIterations * length < now_ &&
-          touched_.PayForReview())
-        touched_.Forget(chunk);
-      if (!MayTry(*chunk, length) || !MayEvict(*chunk, stream)) continue;
-      EvictChunk(chunk, stream, &plan_.now);
-      UnmapRemote(chunk);
-      touched_.Begin(chunk, operand);
-      ++evicted;
-    }
-    return evicted != 0;
-  });
+void Residency::MarkTouchesOver() {
+  touched_.MarkOver([this](const Mark& mark) { return timeline_->Done(mark); });
 }
 
 void Residency::ConcludeTouches(std::span<const Va> pages, bool lost) {
   for (const Va page : pages) {
     Chunk* const chunk = chunks_.Find(page);
+    const bool is_late = chunk && chunk->touch == Touch::kUntouched;
     if (!chunk || !touched_.NoteFault(chunk, page, now_) || chunk->resident) continue;
     Settle();
     SetResident(chunk, true);
@@ -136,8 +156,32 @@ void Residency::ConcludeTouches(std::span<const Va> pages, bool lost) {
     chunk->fetch_op = 0;
     candidates_.Unrank(chunk);
     if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
+    touched_late_.push_back(chunk->base);
+    // Caches grow upwards: the chunk behind it is fetched with the next launch that names it.
+    Chunk* const next = is_late ? chunks_.Find(chunk->base + kChunkBytes) : nullptr;
+    if (next && next->touch == Touch::kUntouched) touched_.Presume(next, now_);
   }
-  touched_.Conclude(&chunks_, lost);
+  if (lost) {
+    touched_.Repeat([this](Va base) {
+      Chunk* const chunk = chunks_.Find(base);
+      if (chunk && !chunk->resident) fault_residue_.Add(chunk);
+    });
+    fault_residue_.SweepSoon();
+  } else {
+    touched_.Conclude(&chunks_);
+  }
+}
+
+// A launch that touches another page of such a chunk would fault again.
+void Residency::FetchTouched(StreamId stream) {
+  for (const Va base : touched_late_) {
+    Chunk* const chunk = chunks_.Find(base);
+    if (chunk && chunk->resident && !chunk->fetched_whole && !chunk->fetch_op) {
+      chunk->fetched_whole = true;
+      FetchChunk(chunk, stream, &plan_.now);
+    }
+  }
+  touched_late_.clear();
 }
 
 void Residency::ForgetTouches() {

@@ -1,0 +1,141 @@
+// Residency with chunks that launches name and do not touch: the fake GPU faults on absent chunks that it touches.
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+
+#include "test/unit/fake_gpu.h"
+
+namespace sluice::policy {
+namespace {
+
+using memory::Touch;
+
+constexpr uint64_t kWeights = 16, kCache = 48;  // chunks; the cache lies behind the weights
+constexpr uint64_t kCapacity = 32;
+constexpr uint64_t kGraph = 9, kMultiply = 10, kAttend = 11;
+
+// Weights of which everything is touched, and a cache of which the first `used` chunks are.
+struct Server : FakeGpu {
+  uint64_t used = 4;
+  uint64_t faults = 0;  // of the newest step
+
+  explicit Server(uint64_t capacity = kCapacity, bool enabled = true)
+      : FakeGpu(kWeights + kCache, capacity, Prefetch::kPredict) {
+    residency.touched().set_enabled(enabled);
+    Queue({Weights()});  // loaded by copies
+    Queue({Cache()});
+    Finish();
+  }
+  static Extent Weights() { return Chunks(0, kWeights); }
+  static Extent Cache() { return Chunks(kWeights, kCache); }
+  void Run(const std::vector<Extent>& named, uint64_t first, uint64_t count, uint64_t id,
+           std::optional<size_t> hot_extents = {}) {
+    residency.MarkTouchesOver();
+    residency.ConcludeTouches({}, false);
+    const Plan plan = Queue(named, 1, id, 0, hot_extents);
+    std::vector<Va> pages;
+    for (uint64_t i = first; i < first + count; ++i) {
+      if (!Resident(i) && !At(i).mapped_remote) pages.push_back(At(i).base);
+    }
+    Finish();
+    faults += pages.size();
+    residency.ConcludeTouches(pages, false);
+    moved += TotalBytes(plan.now.fetch) + TotalBytes(plan.now.evict) + TotalBytes(plan.evict_after);
+    remote = residency.stats().remote_bytes;
+  }
+  void Replay() {
+    faults = moved = 0;
+    Run({Weights(), Cache()}, 0, kWeights + used, kGraph, 0);
+  }
+  void Step() {
+    faults = moved = 0;
+    Run({Weights()}, 0, kWeights, kMultiply);
+    Run({Cache()}, kWeights, used, kAttend);
+  }
+  uint64_t moved = 0, remote = 0;
+};
+
+}  // namespace
+
+TEST_CASE("touched chunks: a graph whose touched chunks fit is served as one that fits") {
+  Server server;
+  for (int i = 0; i < 12; ++i) server.Replay();
+  CHECK(server.CountResident(0, kWeights + server.used) == kWeights + server.used);
+  const uint64_t remote = server.remote;
+  server.Replay();
+  CHECK(server.faults == 0);
+  CHECK(server.moved == 0);
+  CHECK(server.remote == remote);
+  CHECK(server.residency.resident_bytes() <= kCapacity * kChunkBytes);
+}
+
+TEST_CASE("touched chunks: without records a graph is taken to touch what it names") {
+  Server server(kCapacity, false);
+  for (int i = 0; i < 12; ++i) server.Replay();
+  CHECK_FALSE(server.residency.touched().leaves_out_any());
+  CHECK(server.residency.touched().stats().samples == 0);
+}
+
+TEST_CASE("touched chunks: launches one by one name no chunk that a graph was found not to touch") {
+  Server server;
+  for (int i = 0; i < 12; ++i) server.Replay();
+  for (int i = 0; i < 4; ++i) server.Step();
+  CHECK(server.faults == 0);
+  CHECK(server.moved == 0);
+  CHECK(server.CountResident(0, kWeights + server.used) == kWeights + server.used);
+}
+
+TEST_CASE("touched chunks: launches one by one try nothing") {
+  Server server;
+  for (int i = 0; i < 400; ++i) server.Step();
+  CHECK(server.residency.touched().stats().samples == 0);
+}
+
+TEST_CASE("touched chunks: a chunk that is touched later faults once") {
+  Server server;
+  for (int i = 0; i < 12; ++i) server.Replay();
+  REQUIRE(server.At(kWeights + 9).touch == Touch::kUntouched);
+  server.used = 10;
+  server.Replay();
+  CHECK(server.faults == 6);
+  server.Replay();
+  CHECK(server.faults == 0);
+  CHECK(server.Resident(kWeights + 9));
+}
+
+TEST_CASE("touched chunks: where all that is named is touched, nothing is left out") {
+  Server server;
+  server.used = kCache;
+  for (int i = 0; i < 12; ++i) server.Replay();
+  uint64_t left_out = 0;
+  for (uint64_t i = 0; i < kWeights + kCache; ++i) left_out += TouchSampler::IsLeftOut(server.At(i));
+  CHECK(left_out == 0);
+}
+
+TEST_CASE("touched chunks: nothing is tried while everything fits") {
+  Server server(kWeights + kCache);
+  for (int i = 0; i < 100; ++i) server.Step(), server.Replay();
+  CHECK(server.residency.touched().stats().samples == 0);
+}
+
+TEST_CASE("touched chunks: a copy brings an untouched chunk, and it is not known to be untouched any more") {
+  Server server;
+  for (int i = 0; i < 12; ++i) server.Replay();
+  REQUIRE(server.At(kWeights + 20).touch == Touch::kUntouched);
+  const Plan& plan = server.Queue({Chunks(kWeights + 20)});
+  CHECK(TotalBytes(plan.now.fetch) == kChunkBytes);
+  server.Finish();
+  CHECK(server.At(kWeights + 20).touch == Touch::kUnknown);
+  CHECK(server.Resident(kWeights + 20));
+}
+
+TEST_CASE("touched chunks: freed bytes are forgotten") {
+  Server server;
+  for (int i = 0; i < 12; ++i) server.Replay();
+  REQUIRE(server.residency.touched().leaves_out_any());
+  server.residency.RemoveLive(Server::Cache());
+  CHECK_FALSE(server.residency.touched().leaves_out_any());
+  server.residency.AddLive(Server::Cache());
+  CHECK(server.At(kWeights + 20).touch == Touch::kUnknown);
+}
+
+}  // namespace sluice::policy
