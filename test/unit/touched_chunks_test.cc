@@ -93,13 +93,15 @@ TEST_CASE("touched chunks: launches one by one try nothing") {
 TEST_CASE("touched chunks: a chunk that is touched later faults once") {
   Server server;
   for (int i = 0; i < 12; ++i) server.Replay();
-  REQUIRE(server.At(kWeights + 9).touch == Touch::kUntouched);
-  server.used = 10;
+  uint64_t next = server.used;
+  while (next < kCache && server.At(kWeights + next).touch != Touch::kUntouched) ++next;
+  REQUIRE(next < kCapacity - kWeights);
+  server.used = next + 1;
   server.Replay();
-  CHECK(server.faults == 6);
+  CHECK(server.faults == 1);
   server.Replay();
   CHECK(server.faults == 0);
-  CHECK(server.Resident(kWeights + 9));
+  CHECK(server.Resident(kWeights + next));
 }
 
 TEST_CASE("touched chunks: where all that is named is touched, nothing is left out") {

@@ -12,7 +12,7 @@ constexpr uint32_t kUses = 2;             // launches that name a chunk and do n
 constexpr uint32_t kMaxPendingAlike = 4;  // first samples under way in operands of one size
 // In chunks moved over the link. kOverdraft: what samples of operands that were found untouched may cost beyond credit.
 constexpr double kFaultCost = 5, kSuccessGain = 2, kInitialCredit = 128, kMaxCredit = 4096, kOverdraft = 512;
-constexpr double kMaxReserve = 32, kLackingShare = 0.001;
+constexpr double kLackingShare = 0.001;  // of the bytes that launches lack, until the first credit is there again
 constexpr uint64_t kGranuleBytes = kChunkBytes / 32;
 }  // namespace
 
@@ -42,9 +42,7 @@ bool TouchSampler::IsSuspect(Extent operand) const {
 }
 
 void TouchSampler::NoteLacking(uint64_t bytes) {
-  const double income = static_cast<double>(bytes) / kChunkBytes * kLackingShare;
-  reserve_ = std::min(kMaxReserve, reserve_ + income);
-  if (credit_ < kInitialCredit) credit_ += income;
+  if (credit_ < kInitialCredit) credit_ += static_cast<double>(bytes) / kChunkBytes * kLackingShare;
 }
 
 size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched) {
@@ -64,11 +62,11 @@ size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched) 
     *touched -= static_cast<double>(allowed) * probability;
     return allowed;
   }
-  // One at a time. What was found touched may change, but is looked at ever so rarely.
-  if (own->second.pending || *touched < probability) return 0;
-  if (AlikeCounts(operand).pending >= kMaxPendingAlike) return 0;
-  const bool is_new = own->second.tried == 0 && !IsTouchedWhole(operand);
-  if ((is_new ? credit_ : reserve_) < kFaultCost) return 0;
+  // One at a time of those of which nothing is known. What was found touched stays resident or is placed by its cost: a
+  // sample of a graph that lacks bytes all the time would cost a replay.
+  const bool is_new = own->second.tried == 0 && own->second.pending == 0 && !IsTouchedWhole(operand);
+  const bool may_begin = AlikeCounts(operand).pending < kMaxPendingAlike && credit_ >= kFaultCost;
+  if (!is_new || !may_begin || *touched < probability) return 0;
   *touched -= probability;
   return 1;
 }
@@ -84,11 +82,9 @@ void TouchSampler::Begin(Chunk* chunk, Extent operand) {
   ++left_out_;
   ++stats_.samples;
   for (Counts* const counts : {&operands_[operand.base], &sizes_[operand.bytes]}) ++counts->pending;
-  const bool from_reserve = IsTouchedWhole(operand) && !IsSuspect(operand);
-  const double paid = kFaultCost * (from_reserve ? 1 : ProbabilityOf(operand));
-  (from_reserve ? reserve_ : credit_) -= paid;
-  exploring_ += !from_reserve;
-  samples_[chunk->base] = {.operand = operand, .paid = paid, .from_reserve = from_reserve};
+  const double paid = kFaultCost * ProbabilityOf(operand);
+  credit_ -= paid;
+  samples_[chunk->base] = {.operand = operand, .paid = paid};
 }
 
 void TouchSampler::NoteNamed(const Chunk& chunk, Mark mark, uint32_t uses) {
@@ -110,7 +106,6 @@ void TouchSampler::Count(const Sample& sample, bool is_touched) {
 void TouchSampler::EndSample(const Sample& sample) {
   for (Counts* const counts : {&operands_[sample.operand.base], &sizes_[sample.operand.bytes]})
     counts->pending -= counts->pending != 0;
-  exploring_ -= !sample.from_reserve;
 }
 
 bool TouchSampler::NoteFault(Chunk* chunk, Va page, uint64_t now) {

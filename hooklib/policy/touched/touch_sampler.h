@@ -6,9 +6,8 @@
 // launches name it no more. One that faults is touched, and resident from then on.
 //
 // Samples are paid from credit in chunks moved over the link. A touched chunk costs several, since a fault is dearer
-// than a fetch; an untouched one earns some. So a program that touches what it names pays the initial credit once, and
-// from then on a small share of the bytes that its launches lack. Operands of one size are taken to be alike until
-// their own chunks say otherwise.
+// than a fetch; an untouched one earns some. So a program that touches what it names pays for a few chunks once.
+// Operands of one size are taken to be alike until their own chunks say otherwise.
 //
 // The state of a chunk lies in Chunk (touch, touched_granules); all else lies here. Not thread-safe: the device's lock
 // is held.
@@ -81,8 +80,8 @@ class TouchSampler {
       f(base);
     }
   }
-  // Whether samples of operands are under way of which more is to be learned.
-  bool explores() const { return exploring_ != 0; }
+  // Whether samples are under way.
+  bool explores() const { return !samples_.empty(); }
   // Launches lacked so many bytes of their sets, or used them in host memory.
   void NoteLacking(uint64_t bytes);
   // An untouched chunk is taken to be touched, since its neighbour was.
@@ -101,7 +100,6 @@ class TouchSampler {
     bool counts_all = false;  // no more are needed
     bool is_over = false;
     double paid = 0;  // for it
-    bool from_reserve = false;
   };
   struct Counts {
     uint32_t tried = 0, touched = 0, pending = 0;
@@ -115,9 +113,7 @@ class TouchSampler {
 
   bool enabled_ = false;
   size_t left_out_ = 0;
-  size_t exploring_ = 0;                        // samples that were not paid from the reserve
-  double credit_;                               // for operands that may be untouched
-  double reserve_ = 0;                          // for those that were found touched
+  double credit_;
   std::unordered_map<Va, Sample> samples_;      // by chunk
   std::unordered_map<Va, Counts> operands_;     // by base
   std::unordered_map<uint64_t, Counts> sizes_;  // of all operands of one size
