@@ -142,10 +142,10 @@ TEST_CASE("touch sampler: where everything is touched the samples cost no more t
   CHECK(samples >= 3);
   CHECK(samples <= 26);
   // Nor does it go on while launches lack bytes.
-  const size_t before = tried;
+  const size_t before = samples;
   rig.sampler.NoteLacking(uint64_t{1} << 40);
-  for (size_t i = 0; i < rig.operands.size(); ++i) tried += rig.Allowance(i);
-  CHECK(tried == before);
+  for (size_t i = 0; i < rig.operands.size(); ++i) samples += rig.Allowance(i);
+  CHECK(samples == before);
 }
 
 TEST_CASE("touch sampler: small operands and drivers without records try nothing") {

@@ -44,10 +44,11 @@ void EstimateDensity(std::span<Chunk* const> set, std::span<const Operand> opera
 
 }  // namespace
 
-// Whether the chunk of a graph may be tried.
+// Whether the chunk of a graph may be tried. Not where copies alone wrote it: such weights are duplicated, which a
+// fault would end.
 bool Residency::MayTry(const Chunk& chunk) const {
   return chunk.touch == Touch::kUnknown && chunk.has_contents && chunk.live_bytes != 0 && !chunk.discarded &&
-         !chunk.reused_after_discard && !chunk.duplicate && chunk.live_since + 1 < now_;
+         !chunk.reused_after_discard && !IsCopied(chunk) && !chunk.duplicate && chunk.live_since + 1 < now_;
 }
 
 // Takes chunks out of the set that are not touched, and those that are tried from here on. Returns the hot chunks.
