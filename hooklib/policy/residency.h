@@ -22,32 +22,21 @@
 #include <utility>
 #include <vector>
 
-#include "hooklib/policy/evict/candidates.h"
-#include "hooklib/policy/evict/fault_residue.h"
-#include "hooklib/policy/fetch/graph_strategy.h"
-#include "hooklib/policy/fetch/launch_classifier.h"
-#include "hooklib/policy/fetch/placement_state.h"
-#include "hooklib/policy/memory_names.h"
-#include "hooklib/policy/plan.h"
-#include "hooklib/policy/planned_launch.h"
-#include "hooklib/policy/predict/iterations.h"
-#include "hooklib/policy/predict/predictor.h"
-#include "hooklib/policy/residency_stats.h"
-#include "hooklib/policy/steady/steady_sets.h"
-#include "hooklib/policy/stream_queues.h"
+#include "hooklib/policy/residency_state.h"
 
 namespace sluice::policy {
 
-enum class Prefetch : uint8_t { kOff, kLaunch, kPredict };
-
-class Residency {
+class Residency : private ResidencyState {
  public:
-  Residency(Timeline* timeline, Fences* fences) : timeline_(timeline), fences_(fences) {}
+  Residency(Timeline* timeline, Fences* fences) : ResidencyState(timeline, fences) {}
 
   // --- settings ---
   void set_capacity(uint64_t bytes);
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
   void set_can_discard(bool can) { can_discard_ = can; }
+  // Chunks in host memory keep their contents when they are freed: a discard would save nothing where PopulateDiscarded
+  // is called for each allocation.
+  void set_discards_on_host(bool may) { discards_on_host_ = may; }
   // Whether evictions run at a fraction of the link's rate, so that chunks that are cheaper remote stay in host memory.
   void set_slow_write_back(bool slow) { slow_write_back_ = slow; }
   // The capacity is being raised: nothing live is evicted for a prefetch, since room comes by itself.
@@ -176,6 +165,11 @@ class Residency {
   void NoteUnseenUse();
   // The driver refused a plan's fetches: faults bring their contents.
   void NoteNotFetched(const PlanStep& step);
+  // Whether a discarded chunk was allocated again, and no launch has fetched it yet.
+  bool has_reused_chunks() const { return !reused_after_discard_.empty(); }
+  // Plans to populate these chunks before any work may write them; with `fetching` also those whose fetch is queued. Of
+  // the plan only `populate_now` and `populate_on_host` are used.
+  const Plan& PopulateDiscarded(bool fetching);
   // A plan's `repopulate` chunks were fetched: no stream order was there to discard them in.
   void NoteNotRepopulated(const Plan& plan);
 
@@ -198,7 +192,6 @@ class Residency {
 
  private:
   static constexpr uint64_t kHorizonLaunches = 256;
-  static constexpr uint64_t kSweepPauseLaunches = 16;
 
   // --- residency.cc ---
   bool IsSteady(const SteadySets::Set& set, const PlannedLaunch& launch) const;
@@ -326,6 +319,8 @@ class Residency {
   bool IsDiscarded(Chunk* chunk, StreamId stream);
   size_t FetchReused(StreamId stream);
   void NoteReused(size_t count, Mark mark);
+  void PopulateOnHost(Chunk* chunk);
+  void PopulateReused();
   // --- evict/residue_sweep.cc ---
   void NoteFaultResidueBytes(uint64_t bytes);
   void SweepFaultResidue(StreamId stream);
@@ -336,63 +331,6 @@ class Residency {
   void ForgetCopies(Extent range);
   void Withdraw(Chunk* chunk);
   void Drop(Chunk* chunk, PlanStep* step);
-
-  Timeline* timeline_;
-  Fences* fences_;
-  // Every launch reads these, so they lie side by side: between two launches the driver uses the caches.
-  uint64_t now_ = 1;
-  uint64_t resident_bytes_ = 0;
-  uint64_t capacity_ = kNever;
-  uint64_t idle_bytes_ = 0;       // of resident chunks without a live byte
-  uint64_t min_slack_bytes_ = 0;  // of the capacity, unused in the whole iteration
-  Iterations iterations_;
-  uint64_t freed_awaited_at_ = 0;
-  std::pair<StreamId, StreamQueues*> last_queues_;  // the newest launch's
-  std::span<Chunk*> set_;                           // the newest launch's; in set_storage_ or a steady set
-  Prefetch prefetch_ = Prefetch::kPredict;
-  bool may_map_remote_ = true;
-  bool names_launches_ = false;
-  bool seeks_probe_victim_ = false;  // for a launch that may use little of its resident set (MarkProbeVictims)
-  SteadySets steady_sets_;
-  uint64_t steady_launches_ = 0;              // launches in a row with a steady set
-  Predictor* repeating_predictor_ = nullptr;  // of the stream whose launches are only counted
-  SteadySets::Set* steady_set_ = nullptr;
-  std::vector<Chunk*> missing_;
-  FaultResidue fault_residue_;
-  Epoch sweep_fence_ = 0;  // behind it the chunks that a sweep found in use may be evicted; 0: none
-  uint64_t sweep_paused_until_ = 0, sweep_pause_ = kSweepPauseLaunches;
-  uint32_t failed_sweeps_ = 0;         // in a row, behind such a fence
-  std::vector<Va> excess_duplicates_;  // fetched beyond the capacity, or in use when room was needed
-  std::vector<Extent> withdrawn_;
-  ResidencyStats stats_;
-  std::unordered_map<StreamId, StreamQueues> queues_;
-  Plan plan_;
-  ChunkTable chunks_;
-  uint64_t evicting_bytes_ = 0;
-  std::vector<Chunk*> set_storage_, hot_missing_;
-  std::vector<Operand> operands_;       // of the newest launch without a steady set
-  std::vector<Chunk*> evicted_behind_;  // the launch that is being planned
-  uint64_t last_demand_paged_ = 0;      // the newest launch that left chunks to demand faults by choice
-  // Chunks without a live byte: resident, and host-resident.
-  std::deque<Chunk*> freed_resident_, freed_on_host_;
-  std::vector<Chunk*> reused_after_discard_;  // allocated again
-  Candidates candidates_;
-  bool freed_unfenced_ = false;       // free chunks were found whose fence is not done
-  uint64_t shrink_paused_until_ = 0;  // before it no more is evicted to come down to the capacity
-  uint64_t yield_paused_until_ = 0;   // before it no room is looked for that faults need
-  bool can_discard_ = true, slow_write_back_ = true, in_order_ = false;
-  bool budget_rising_ = false, repopulates_ = true, read_mostly_ = false;
-  CopiedRanges copied_ranges_;
-  LaunchClassifier classifier_;
-  GraphStrategies graph_strategies_;
-  uint64_t last_graph_at_ = 0, bytes_since_graph_ = 0;  // a graph with a strategy; chunks used since
-  GraphRemainder graph_remainder_;
-  PlacementState placement_;
-  uint64_t reuse_distance_x64_ = 0;  // 64 x the mean of launches from an eviction for room to the next use
-  uint64_t max_resident_bytes_ = kNever, max_prefetch_bytes_ = uint64_t{64} << 20;
-  uint64_t far_paused_until_ = 0, far_full_until_ = 0, far_reserve_bytes_ = 0;  // PrefetchFar; that it leaves free
-  uint64_t proactive_paused_until_ = 0;                                         // EvictProactively
-  uint32_t live_chunks_ = 0;                                                    // chunks with a live byte
 };
 
 }  // namespace sluice::policy

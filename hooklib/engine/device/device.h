@@ -50,6 +50,7 @@ struct Device final : memory::Timeline {
 
   // --- for any thread without the lock ---
   std::atomic<bool> active{false};  // launches go through RunWork: requested memory exceeds the budget
+  std::atomic<bool> works{false};   // a stream of the application was seen
   std::atomic<uint64_t> unmanaged_bytes{0};
   std::atomic<uint64_t> launches_known{0}, launches_planned{0};  // written with the lock held
   // Monotonic ns: until then the budget may be raised, because others give memory up for it, 64 MiB at a time. 0: no
@@ -183,8 +184,9 @@ struct Device final : memory::Timeline {
   void Execute(const policy::PlanStep& step, Stream* stream) SLUICE_DEVICE_LOCKED;
   // Maps host memory that launches use remotely, and unmaps what they no longer do.
   void ApplyRemoteMappings(const policy::Plan& plan) SLUICE_DEVICE_LOCKED;
-  // Populates chunks without contents at once: no work of the application's is waited for.
-  void PopulateNow(const std::vector<memory::Extent>& runs, Stream* stream) SLUICE_DEVICE_LOCKED;
+  // Populates discarded chunks at once, with no wait of the host for the application's work. Where discards are still
+  // queued, in their order, and the stream waits.
+  void PopulateNow(const policy::Plan& plan, Stream* stream) SLUICE_DEVICE_LOCKED;
   void EvictAfter(const std::vector<memory::Extent>& runs, uint64_t op, Stream* stream) SLUICE_DEVICE_LOCKED;
 
   // --- read-mostly duplicates (execute/read_mostly.cc) ---
@@ -207,6 +209,10 @@ struct Device final : memory::Timeline {
   bool OverCapacity() SLUICE_TAKES_DEVICE_LOCK;
   // Fetches chunks of the working set, up to the capacity and `max_bytes`.
   uint64_t RestoreWorkingSet(uint64_t max_bytes) SLUICE_TAKES_DEVICE_LOCK;
+  // Discarded chunks that were allocated again are populated now; with `fetching` also those whose fetch is queued.
+  void PopulateDiscarded(bool fetching) SLUICE_DEVICE_LOCKED;
+  // Streams of several GPUs work from now on: their work may write this GPU's memory, and is not planned here.
+  void PrepareForOtherDevices() SLUICE_TAKES_DEVICE_LOCK;
   uint64_t EvictingBytes() SLUICE_TAKES_DEVICE_LOCK;      // may still be on the GPU; asks the GPU
   uint64_t LastEvictingBytes() SLUICE_TAKES_DEVICE_LOCK;  // as the GPU last answered
 

@@ -6,7 +6,7 @@
 #include "hooklib/engine/config.h"
 #include "hooklib/engine/device/budget_follower.h"
 #include "hooklib/engine/device/context_scope.h"
-#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/host_limits.h"
 #include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/observe/log.h"
@@ -202,6 +202,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
 void Device::SetLive(Extent range, bool alive, Extent owner) {
   if (alive) {
     residency.AddLive(range);
+    if (g_several_devices_work && residency.has_reused_chunks()) PopulateDiscarded(false);
     live_bytes += range.bytes;
     peak_live_bytes = std::max(peak_live_bytes, live_bytes);
   } else {

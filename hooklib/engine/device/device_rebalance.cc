@@ -6,6 +6,7 @@
 #include "hooklib/engine/device/budget_follower.h"
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/engine.h"
+#include "hooklib/engine/execute/discards.h"
 #include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/execute/work.h"
 
@@ -48,7 +49,7 @@ uint64_t Device::Evict(uint64_t max_bytes) {
   const uint64_t to = std::max(residency.capacity(), before - std::min(before, max_bytes));
   OnEngineStream([&](Stream* stream) SLUICE_DEVICE_LOCKED {
     const policy::Plan& plan = residency.Shrink(stream->id, to);
-    if (!plan.discard.empty()) DiscardRuns(plan.discard, Housekeeping(stream->context));
+    DiscardNow(plan, stream);
     Execute(plan.now, stream);
   });
   return before - residency.resident_bytes();
@@ -95,6 +96,29 @@ void Device::ExpectRaise() {
   // twice that where host pages are new (budget_follower.cc).
   constexpr uint64_t kNextRaiseNs = 100'000'000;
   raise_expected_until_ns = MonotonicNs() + kNextRaiseNs;
+}
+
+void Device::PopulateDiscarded(bool fetching) {
+  OnEngineStream([&](Stream* stream) SLUICE_DEVICE_LOCKED {
+    const policy::Plan& plan = residency.PopulateDiscarded(fetching);
+    if (!plan.populate_now.empty() || !plan.populate_on_host.empty()) PopulateNow(plan, stream);
+  });
+}
+
+void Device::PrepareForOtherDevices() {
+  // Discards that are still queued may be behind work that waits for the host.
+  constexpr int kMaxWaitMs = 50;
+  constexpr timespec kPause{0, 1'000'000};
+  DeviceLock lock(mutex);
+  residency.set_discards_on_host(false);
+  PopulateDiscarded(true);
+  for (int ms = 0; ms < kMaxWaitMs && discard_owner; ++ms) {
+    RelaxedCapture relaxed;
+    PollQueue(&discard_owner->discard_queue, &discard_owner->context->events);
+    if (discard_owner->discard_queue.done >= discard_op) break;
+    DeviceUnlock unlocked(mutex);
+    nanosleep(&kPause, nullptr);
+  }
 }
 
 uint64_t Device::EvictingBytes() {

@@ -93,7 +93,7 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
   stream_->last_launch = residency.launches();
   // Needed for freed chunks only.
   const bool has_freed = residency.has_freed_chunks();
-  residency.set_in_order(has_freed && WorksAlone(stream_) && IsOrderKnown(stream_));
+  residency.set_in_order(has_freed && eviction_threads::MayDiscard() && WorksAlone(stream_) && IsOrderKnown(stream_));
   const policy::Plan& plan =
       residency.Prepare(stream_->id, seq, set.extents, work.id, may_move, overwritten, set.hot_count);
   if (LogEnabled(settings::LogLevel::kDebug)) device->LogPlacement(work);
@@ -124,8 +124,8 @@ bool WorkScope::CarryOut(const Work& work, const policy::Plan& plan) {
   };
   if (plan.graph_probe.id) start_timing();  // a graph is timed with everything that is moved for it
   if (work.copy) device->NoteCopied(device->access_set);
-  if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
-  if (!plan.populate_now.empty()) device->PopulateNow(plan.populate_now, stream_);
+  DiscardNow(plan, stream_);
+  if (!plan.populate_now.empty() || !plan.populate_on_host.empty()) device->PopulateNow(plan, stream_);
   const bool moves = !plan.now.empty() || !plan.ahead.empty() || !plan.stream_discard.empty() ||
                      !plan.repopulate.empty() || plan.wait_in || plan.evict_after_op || plan.probe.id ||
                      plan.graph_probe.id;
