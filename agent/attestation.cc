@@ -8,6 +8,17 @@
 
 namespace sluice::agent {
 
+namespace {
+
+constexpr uint64_t kSecondNs = 1'000'000'000;
+// A hook connects when CUDA starts, and tries again at least once a second.
+constexpr uint64_t kAttachNs = kSecondNs + kSecondNs / 2;
+// Processes of the first second were attached to the agent before this one, perhaps. All of a busy node's come back at
+// once.
+constexpr uint64_t kAttachAgainNs = 10 * kSecondNs;
+
+}  // namespace
+
 GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, const std::string& alloc_dir,
                      const std::vector<std::string>& allocations, const std::set<int64_t>& attached) {
   GpuSample out;
@@ -44,6 +55,11 @@ GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, con
 void Attestation::Report(int64_t pid, const Identities::Finding& finding) {
   if (finding.forged.empty() || !forged_.insert(pid).second) return;
   node_->Forged(finding.allocation, "pid " + std::to_string(pid) + " uses a GPU, and " + finding.forged);
+}
+
+bool Attestation::HadTimeToAttach(int64_t pid) {
+  const uint64_t patience = now_ns_ - started_ns_ < kSecondNs ? kAttachAgainNs : kAttachNs;
+  return now_ns_ >= attach_before_.try_emplace(pid, now_ns_ + patience).first->second;
 }
 
 bool Attestation::Apply(std::shared_ptr<const GpuSample> sample, const std::vector<std::string>& exempt, bool kubelet,
@@ -133,6 +149,7 @@ void Attestation::Check() {
   std::map<int64_t, std::string> attached;
   const Identities identities = Known(&attached);
   std::set<int64_t> seen;
+  if (started_ns_ == 0) started_ns_ = now_ns_;
   for (const auto& [gpu, processes] : sample_->processes) {
     std::map<int64_t, Bytes> used;
     for (const GpuProcess& p : processes) used[p.pid] += p.bytes;
@@ -143,7 +160,7 @@ void Attestation::Check() {
       const Identities::Finding finding = facts.there ? identities.Of(facts) : Identities::Finding{};
       Report(p.pid, finding);
       if (node_->HasAllocation(finding.allocation)) {
-        unhooked[finding.allocation].push_back(p.pid);
+        if (HadTimeToAttach(p.pid)) unhooked[finding.allocation].push_back(p.pid);
       } else if (external_.contains(p.pid) && facts.container.pod_uid.empty() && reported_.insert(p.pid).second) {
         // Only at the second check: NVML still lists a process that is ending, whose folder in /proc is gone.
         node_->AddExternal("pid " + std::to_string(p.pid) + " uses GPU " + gpu + " and is in no container of sluice");
@@ -151,6 +168,7 @@ void Attestation::Check() {
     }
   }
   std::erase_if(forged_, [&](int64_t pid) { return !seen.contains(pid); });
+  std::erase_if(attach_before_, [&](const auto& process) { return !seen.contains(process.first); });
   for (const auto& [id, identity] : node_->KnownIdentities()) {
     node_->SetUnhooked(id, unhooked[id]);
     for (const int64_t pid : unhooked[id]) seen.erase(pid);

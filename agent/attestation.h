@@ -49,6 +49,7 @@ class Attestation {
 
  private:
   void Report(int64_t pid, const Identities::Finding& finding);
+  bool HadTimeToAttach(int64_t pid);
   void Check();
   void CheckForeign();
   // All allocations, and whose the attached processes are.
@@ -66,6 +67,8 @@ class Attestation {
   uint64_t others_ns_ = 0;                                        // when kubelet was asked for them
   std::map<std::pair<int64_t, std::string>, uint64_t> suspects_;  // pid and GPU, and when first seen there
   std::vector<ForeignProcess> foreign_;
+  uint64_t started_ns_ = 0;                    // the first check
+  std::map<int64_t, uint64_t> attach_before_;  // processes that are not attached, and when they should be
   // Processes at the last check, and those of them with an event.
   std::set<int64_t> external_, reported_, forged_;
 };

@@ -34,6 +34,7 @@ class Residency : private ResidencyState {
   void set_capacity(uint64_t bytes);
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
   void set_can_discard(bool can) { can_discard_ = can; }
+  bool can_discard() const { return can_discard_; }
   // Chunks in host memory keep their contents when they are freed: a discard would save nothing where PopulateDiscarded
   // is called for each allocation.
   void set_discards_on_host(bool may) { discards_on_host_ = may; }

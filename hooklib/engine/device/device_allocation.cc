@@ -8,6 +8,7 @@
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/host_limits.h"
+#include "hooklib/engine/execute/discards.h"
 #include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/libraries/library_calls.h"
@@ -114,6 +115,10 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
   }
   const Extent arena{base, size};
   eviction_threads::SplitMapping(arena);
+  if (residency.can_discard()) {
+    RelaxedCapture relaxed;
+    TryDiscard();
+  }
   requested_bytes += size;
   UpdateMode();
   bool is_populated = false;

@@ -93,7 +93,7 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
   stream_->last_launch = residency.launches();
   // Needed for freed chunks only.
   const bool has_freed = residency.has_freed_chunks();
-  residency.set_in_order(has_freed && eviction_threads::MayDiscard() && WorksAlone(stream_) && IsOrderKnown(stream_));
+  residency.set_in_order(has_freed && MayDiscardInOrder() && WorksAlone(stream_) && IsOrderKnown(stream_));
   const policy::Plan& plan =
       residency.Prepare(stream_->id, seq, set.extents, work.id, may_move, overwritten, set.hot_count);
   if (LogEnabled(settings::LogLevel::kDebug)) device->LogPlacement(work);
