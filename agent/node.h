@@ -21,6 +21,7 @@
 #include "agent/identity.h"
 #include "agent/leases.h"
 #include "agent/ledger.h"
+#include "agent/link_shares.h"
 #include "agent/status.h"
 #include "agent/token_bucket.h"
 #include "sluice/wire.h"
@@ -42,6 +43,7 @@ struct Card {
   Bytes memory = 0;
   Bytes driver_reserved = 0;
   int numa = -1;
+  Bytes link_bytes_per_s = 0;  // of the link to the host, one way, by its generation and width; 0: not known
 };
 
 // The pod of an allocation by the API server, and the settings of its annotations for the container.
@@ -173,6 +175,7 @@ class Node {
     std::map<GroupId, Bytes> held;  // live bytes of the working groups, when the pages were last read
     uint64_t switch_began_ns = 0;   // the switch in progress began then; 0: none
     uint64_t switch_ns = 0;         // duration of a switch, as measured; 0: not yet
+    LinkShares link;
   };
 
   // node_events.cc
@@ -195,7 +198,8 @@ class Node {
   void Vacate(uint64_t now_ns);  // marks allocations without a process in the ledgers
   void Refresh(Allocation& a);   // settings changed: groups, and a BUDGET to each process
   // node_settings.cc
-  Bytes Guaranteed(const Allocation& a, size_t gpu) const;
+  Bytes Size(const Allocation& a, size_t gpu) const;        // by units or gpu-memory
+  Bytes Guaranteed(const Allocation& a, size_t gpu) const;  // the size, or 0 of an opportunistic allocation
   uint32_t Percent(const Allocation& a, size_t gpu) const;  // of the GPU; of its time too without compute-request
   settings::Settings Effective(const Allocation& a, const settings::Settings& live) const;
   std::pair<uint32_t, uint32_t> Compute(const Allocation& a, size_t gpu) const;  // request and limit, millionths
@@ -235,6 +239,14 @@ class Node {
   void ChooseResident(CardState& card);
   void ExpireSilentHolders(uint64_t now_ns);  // a stopped process loses its token
   void UpdateDemand(uint64_t now_ns);         // tells all processes whether launches need tokens
+  // node_priority.cc
+  static bool IsOpportunistic(const Allocation& a);
+  bool NeedsTokens(const Allocation& a, const CardState& card) const;
+  void HoldOpportunistic(uint64_t now_ns);  // those without memory to work in
+  std::string HeldBy(const Allocation& a) const;
+  void CountLink(Session& s, size_t gpu, const sluice_gpu_counters& counters);
+  void ShareLinks(uint64_t now_ns);
+  uint64_t LinkRate(const Session& s, size_t gpu) const;  // bytes a second; 0: not metered
   // node_evidence.cc
   std::string Disagreement(const Session& s, const GpuUses& uses, uint64_t now_ns) const;
   // node_status.cc

@@ -158,6 +158,7 @@ void Node::Admit(Session& s, uint64_t now_ns) {
   s.kernel_ns.resize(a.spec.gpus.size());
   s.kernel_since.assign(a.spec.gpus.size(), now_ns);
   s.uncounted.resize(a.spec.gpus.size());
+  s.link.assign(a.spec.gpus.size(), {});
   s.use.resize(a.spec.gpus.size());
   AddLeases(s, returning, now_ns);
   if (std::exchange(a.stale, false)) Refresh(a);  // a process uses it, so it is in use whatever kubelet lists

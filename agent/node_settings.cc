@@ -27,7 +27,9 @@ settings::Settings Node::Effective(const Allocation& a, const settings::Settings
   return out;
 }
 
-Bytes Node::Guaranteed(const Allocation& a, size_t gpu) const {
+Bytes Node::Guaranteed(const Allocation& a, size_t gpu) const { return IsOpportunistic(a) ? 0 : Size(a, gpu); }
+
+Bytes Node::Size(const Allocation& a, size_t gpu) const {
   const GpuUnits& g = a.spec.gpus[gpu];
   const auto card = cards_.find(g.uuid);
   if (card == cards_.end() || a.stale) return 0;
@@ -46,6 +48,7 @@ uint32_t Node::Percent(const Allocation& a, size_t gpu) const {
 
 std::pair<uint32_t, uint32_t> Node::Compute(const Allocation& a, size_t gpu) const {
   const uint32_t limit = a.effective.compute_limit.value_or(1000000);
+  if (IsOpportunistic(a)) return {0, limit};
   return {a.effective.compute_request.value_or(std::min(Percent(a, gpu) * 10000, limit)), limit};
 }
 

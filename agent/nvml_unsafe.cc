@@ -32,6 +32,13 @@ int NumaNode(const std::string& bus) {
   return in ? node : -1;
 }
 
+// One way, bytes a second, by the generation of PCI Express. 0: not known.
+Bytes LaneRate(unsigned generation) {
+  constexpr Bytes kMega = 1'000'000;
+  constexpr Bytes kRates[] = {0, 250 * kMega, 500 * kMega, 985 * kMega, 1969 * kMega, 3938 * kMega, 7563 * kMega};
+  return generation < std::size(kRates) ? kRates[generation] : kRates[std::size(kRates) - 1];
+}
+
 }  // namespace
 
 struct Nvml::Api {
@@ -48,6 +55,8 @@ struct Nvml::Api {
   decltype(&nvmlDeviceGetMemoryInfo) memory = nullptr;
   decltype(&nvmlDeviceGetMemoryInfo_v2) memory_v2 = nullptr;
   decltype(&nvmlDeviceGetPciInfo_v3) pci = nullptr;
+  decltype(&nvmlDeviceGetMaxPcieLinkGeneration) link_generation = nullptr;
+  decltype(&nvmlDeviceGetMaxPcieLinkWidth) link_width = nullptr;
   decltype(&nvmlDeviceGetComputeRunningProcesses_v3) processes = nullptr;
   decltype(&nvmlDeviceGetMPSComputeRunningProcesses_v3) mps_processes = nullptr;
   decltype(&nvmlDeviceGetProcessUtilization) utilization = nullptr;
@@ -74,6 +83,8 @@ std::unique_ptr<Nvml> Nvml::Load(const std::string& library, std::string* error)
   api->memory = Symbol<decltype(nvmlDeviceGetMemoryInfo)>(handle, "nvmlDeviceGetMemoryInfo");
   api->memory_v2 = Symbol<decltype(nvmlDeviceGetMemoryInfo_v2)>(handle, "nvmlDeviceGetMemoryInfo_v2");
   api->pci = Symbol<decltype(nvmlDeviceGetPciInfo_v3)>(handle, "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2");
+  api->link_generation = Symbol<decltype(nvmlDeviceGetMaxPcieLinkGeneration)>(handle, "nvmlDeviceGetMaxPcieLinkGeneration");
+  api->link_width = Symbol<decltype(nvmlDeviceGetMaxPcieLinkWidth)>(handle, "nvmlDeviceGetMaxPcieLinkWidth");
   api->processes =
       Symbol<decltype(nvmlDeviceGetComputeRunningProcesses_v3)>(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
   api->mps_processes = Symbol<decltype(nvmlDeviceGetMPSComputeRunningProcesses_v3)>(
@@ -126,6 +137,10 @@ std::vector<Card> Nvml::Cards() const {
     }
     nvmlPciInfo_t pci{};
     if (api_->pci && api_->pci(device, &pci) == NVML_SUCCESS) card.numa = NumaNode(pci.busId);
+    unsigned generation = 0, width = 0;
+    if (api_->link_generation && api_->link_width && api_->link_generation(device, &generation) == NVML_SUCCESS &&
+        api_->link_width(device, &width) == NVML_SUCCESS)
+      card.link_bytes_per_s = LaneRate(generation) * width;
     if (card.memory > 0) out.push_back(std::move(card));
   }
   return out;
