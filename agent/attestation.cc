@@ -30,7 +30,7 @@ GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, con
       ProcessFacts& facts = out.facts[p.pid];
       if (attached.contains(p.pid)) {
         facts.there = true;
-        facts.container = ReadContainer(p.pid);
+        ReadCgroup(p.pid, &facts);
         continue;
       }
       facts = ReadFacts(p.pid);
@@ -54,7 +54,26 @@ bool Attestation::Apply(std::shared_ptr<const GpuSample> sample, const std::vect
   now_ns_ = now_ns;
   Check();
   CheckForeign();
+  PlanLimits();
   return waits_;
+}
+
+// A container is known from its processes: attached ones, and those that the driver shows on a GPU.
+void Attestation::PlanLimits() {
+  std::map<int64_t, std::string> attached;
+  const Identities identities = Known(&attached);
+  std::map<std::string, std::string> cgroups;  // of allocations
+  for (const auto& [pid, facts] : sample_->facts) {
+    if (facts.cgroup.empty()) continue;
+    const auto own = attached.find(pid);
+    const std::string id = own != attached.end() ? own->second : identities.Of(facts).allocation;
+    if (!id.empty()) cgroups.emplace(id, facts.cgroup);
+  }
+  std::vector<DriverLimit> wanted;
+  for (const auto& [id, cgroup] : cgroups) {
+    for (const auto& [gpu, bytes] : node_->PlainLimits(id)) wanted.push_back({gpu, cgroup, bytes});
+  }
+  limits_due_ = limits_.Plan(wanted);
 }
 
 void Attestation::SetOthers(OtherOwners others, uint64_t asked_ns) {

@@ -183,6 +183,8 @@ void Read(const YAML::Node& root, Config* c) {
                                 {"kubelet_dir", Text(&c->kubernetes.kubelet_dir)},
                                 {"aliases", Flag(&c->kubernetes.aliases)}})},
         {"attestation", section({{"interval_s", Number(&c->attest_interval_s, 0, 86400)},
+                                 {"driver_limits", Flag(&c->driver_limits)},
+                                 {"cgroup_root", Text(&c->cgroup_root)},
                                  {"on_not_hooked", Choice(&c->on_not_hooked, {"report", "evict"})},
                                  {"exempt_namespaces", Texts(&c->exempt_namespaces)}})},
         {"log", section({{"format", Choice(&c->log_format, {"text", "json"})},

@@ -46,6 +46,8 @@ struct Config {
   std::string metrics_listen;                    // "ADDR:PORT"; empty: none
   std::string metrics_authentication = "none";   // none: no ids; kubernetes: TLS, and the API server decides
   std::string metrics_certificate, metrics_key;  // files, PEM; empty: the agent makes a certificate
+  bool driver_limits = true;                     // where the driver can limit a cgroup's plain memory
+  std::string cgroup_root = "/sys/fs/cgroup";    // of the host
   uint32_t attest_interval_s = 1;                // 0: never
   std::string on_not_hooked = "report";          // report, evict; also for pods on GPUs that they were not given
   std::vector<std::string> exempt_namespaces = {"kube-system"};  // their pods may use any GPU

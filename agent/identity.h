@@ -25,6 +25,8 @@ struct ContainerKey {
 // From the text of /proc/<pid>/cgroup, version 1 or 2, by systemd's or the cgroupfs driver's names. A process may be
 // allowed to make cgroups below its own, with any name: the outermost container of the path counts.
 ContainerKey ContainerOf(std::string_view cgroup);
+// The path of that container's cgroup, as the reader sees it. Empty: the process runs in no container.
+std::string ContainerPathOf(std::string_view cgroup);
 
 // The device and the path in its file system of a mount. A bind mount of a folder shows both in every namespace.
 using MountRoot = std::pair<std::string, std::string>;
@@ -44,6 +46,7 @@ std::optional<MountRoot> RootOf(const std::vector<Mount>& own, const std::string
 struct ProcessFacts {
   bool there = false;  // false: the process has ended, or ends
   ContainerKey container;
+  std::string cgroup;              // of the container
   std::vector<Mount> mounts;       // those at the run directory of containers, and all of folders of allocations
   std::vector<int64_t> ancestors;  // its parent first
 };

@@ -57,6 +57,11 @@ void Node::Opened(SessionId session, const std::string& id, int64_t pid, sluice_
   ref.allocation->sessions.insert(session);
 }
 
+void Node::SetPage(SessionId session, sluice_page* page) {
+  const auto it = sessions_.find(session);
+  if (it != sessions_.end()) it->second->page = page;
+}
+
 void Node::Refuse(Session& s, const std::string& reason, bool blame) {
   sluice_frame f = Frame(s, SLUICE_REFUSE);
   SetText(f.u.refuse.reason, sizeof(f.u.refuse.reason), reason);

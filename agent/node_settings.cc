@@ -9,9 +9,11 @@ settings::Settings Node::Effective(const Allocation& a, const settings::Settings
   settings::Settings out = a.spec.settings;
   if (a.pod) {
     settings::Settings annotated = a.pod->settings;
-    annotated.gpu_percent.reset();
+    // An opportunistic container has one unit, whatever its size, and no guarantee that its size could exceed.
+    const bool is_guaranteed = annotated.priority != settings::Priority::kOpportunistic;
+    if (is_guaranteed) annotated.gpu_percent.reset();
     const auto card = cards_.find(a.spec.gpus.front().uuid);
-    if (annotated.gpu_memory && card != cards_.end()) {
+    if (is_guaranteed && annotated.gpu_memory && card != cards_.end()) {
       const Bytes worth = card->second->card.memory / SLUICE_UNITS_PER_GPU * a.spec.gpus.front().units;
       annotated.gpu_memory = std::min(*annotated.gpu_memory, worth);
     }

@@ -60,6 +60,7 @@ struct Nvml::Api {
   decltype(&nvmlDeviceGetComputeRunningProcesses_v3) processes = nullptr;
   decltype(&nvmlDeviceGetMPSComputeRunningProcesses_v3) mps_processes = nullptr;
   decltype(&nvmlDeviceGetProcessUtilization) utilization = nullptr;
+  decltype(&nvmlDeviceSetMemoryLimits_v1) set_memory_limits = nullptr;  // 615
 };
 
 std::unique_ptr<Nvml> Nvml::Load(const std::string& library, std::string* error) {
@@ -90,6 +91,7 @@ std::unique_ptr<Nvml> Nvml::Load(const std::string& library, std::string* error)
   api->mps_processes = Symbol<decltype(nvmlDeviceGetMPSComputeRunningProcesses_v3)>(
       handle, "nvmlDeviceGetMPSComputeRunningProcesses_v3");
   api->utilization = Symbol<decltype(nvmlDeviceGetProcessUtilization)>(handle, "nvmlDeviceGetProcessUtilization");
+  api->set_memory_limits = Symbol<decltype(nvmlDeviceSetMemoryLimits_v1)>(handle, "nvmlDeviceSetMemoryLimits_v1");
   const bool whole =
       api->init && api->shutdown && api->count && api->by_index && api->by_uuid && api->uuid && api->memory;
   if (!whole) {
@@ -198,6 +200,17 @@ void Nvml::ReadBusy(nvmlDevice_st* device, std::vector<GpuProcess>* processes) c
       if (s.pid == p.pid) p.busy_percent = std::max(p.busy_percent, static_cast<int>(s.smUtil));
     }
   }
+}
+
+bool Nvml::SetMemoryLimit(const std::string& uuid, const std::string& cgroup, uint64_t bytes, bool* supported) const {
+  nvmlDevice_t device{};
+  *supported = false;
+  if (!api_->set_memory_limits || api_->by_uuid(uuid.c_str(), &device) != NVML_SUCCESS) return false;
+  // No soft limit: between it and the hard one the driver would let containers take each other's memory.
+  nvmlSetMemoryLimits_v1_t limits{cgroup.c_str(), bytes, bytes};
+  const nvmlReturn_t r = api_->set_memory_limits(device, &limits);
+  *supported = r != NVML_ERROR_NOT_SUPPORTED && r != NVML_ERROR_FUNCTION_NOT_FOUND;
+  return r == NVML_SUCCESS;
 }
 
 std::string Nvml::DriverVersion() const {
