@@ -120,6 +120,11 @@ bool Arbiter::IsWaiting(HolderId holder) const {
       clients_, [&](const auto& c) { return std::ranges::find(c.second.waiting, holder) != c.second.waiting.end(); });
 }
 
+Nanos Arbiter::LastGrant(ClientId client) const {
+  const auto it = clients_.find(client);
+  return it == clients_.end() ? 0 : it->second.granted;
+}
+
 bool Arbiter::AnyWaiting() const {
   return std::ranges::any_of(clients_, [](const auto& c) { return !c.second.waiting.empty(); });
 }

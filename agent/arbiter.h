@@ -95,6 +95,7 @@ class Arbiter {
   bool pressure() const { return pressure_; }
   ClientId current() const { return current_; }  // holds the token, or held it last; 0: none so far
   std::optional<HolderId> holder() const { return grant_ ? std::optional(grant_->holder) : std::nullopt; }
+  Nanos LastGrant(ClientId client) const;  // when; 0: never
   bool AnyWaiting() const;
   bool IsWaiting(HolderId holder) const;
 

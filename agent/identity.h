@@ -46,9 +46,9 @@ std::optional<MountRoot> RootOf(const std::vector<Mount>& own, const std::string
 struct ProcessFacts {
   bool there = false;  // false: the process has ended, or ends
   ContainerKey container;
-  std::string cgroup;              // of the container
   std::vector<Mount> mounts;       // those at the run directory of containers, and all of folders of allocations
   std::vector<int64_t> ancestors;  // its parent first
+  std::string cgroup;              // of the container
 };
 
 // An allocation, as far as processes are told apart by it.

@@ -248,7 +248,7 @@ class Node {
   static bool IsOpportunistic(const Allocation& a);
   bool NeedsTokens(const Allocation& a, const CardState& card) const;
   void HoldOpportunistic(uint64_t now_ns);  // those without memory to work in
-  std::string HeldBy(const Allocation& a) const;
+  std::string HeldBy(const Allocation& a, uint64_t now_ns) const;
   void CountLink(Session& s, size_t gpu, const sluice_gpu_counters& counters);
   void ShareLinks(uint64_t now_ns);
   uint64_t LinkRate(const Session& s, size_t gpu) const;  // bytes a second; 0: not metered

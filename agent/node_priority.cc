@@ -8,6 +8,7 @@ namespace sluice::agent {
 namespace {
 
 constexpr uint64_t kHeldToldNs = 2000 * kMs;  // an allocation that waits for so long is recorded
+constexpr uint64_t kGrantedNs = 1000 * kMs;   // one that got a token lately only waits for the next
 constexpr uint64_t kUseNs = 400 * kMs;        // over which a process's use of the link is measured
 // Of managed memory in both directions together; of 63 GB/s of a link of generation 5 with 16 lanes (H200,
 // docs/design/driver.md), and where NVML does not describe the link.
@@ -23,7 +24,7 @@ bool Node::IsOpportunistic(const Allocation& a) {
 // An opportunistic process always needs a token: its launches are then held as soon as nothing is lent.
 bool Node::NeedsTokens(const Allocation& a, const CardState& card) const { return card.tokens || IsOpportunistic(a); }
 
-std::string Node::HeldBy(const Allocation& a) const {
+std::string Node::HeldBy(const Allocation& a, uint64_t now_ns) const {
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
     const CardState& card = *cards_.at(a.spec.gpus[i].uuid);
     const Bytes has = card.ledger.budget(a.group), least = card.ledger.opportunistic_min();
@@ -36,7 +37,8 @@ std::string Node::HeldBy(const Allocation& a) const {
     const CardState& card = *cards_.at(a.spec.gpus[i].uuid);
     const bool waits = std::ranges::any_of(
         a.sessions, [&](SessionId session) { return card.arbiter.IsWaiting(Member(session, i)); });
-    if (waits) return "GPU " + card.card.uuid + " has no idle time: guaranteed containers use it";
+    const Nanos granted = card.arbiter.LastGrant(a.group);
+    if (waits && (granted == 0 || now_ns - granted > kGrantedNs)) return "GPU " + card.card.uuid + " has no idle time: guaranteed containers use it";
   }
   return "";
 }
@@ -50,7 +52,7 @@ void Node::HoldOpportunistic(uint64_t now_ns) {
     }
     const bool served = std::ranges::any_of(
         a->sessions, [&](SessionId id) { return sessions_.at(id)->phase == Session::Phase::kServed; });
-    const std::string held = served ? HeldBy(*a) : "";
+    const std::string held = served ? HeldBy(*a, now_ns) : "";
     if (held.empty()) {
       if (std::exchange(a->held_told, false)) AddFinding(a->spec.id, "resumed", "launches run again");
       a->held_ns = 0;
