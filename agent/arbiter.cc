@@ -259,8 +259,9 @@ std::vector<Arbiter::Action> Arbiter::Advance(Nanos now) {
   if (id == 0) return out;
   Client& c = clients_.at(id);
   // Launches that an opportunistic client has queued are waited for by one that wakes, so it queues little.
-  const bool others = std::ranges::any_of(
-      clients_, [&](const auto& other) { return !other.second.opportunistic && HasWork(other.first, other.second, now); });
+  const bool others = std::ranges::any_of(clients_, [&](const auto& other) {
+    return !other.second.opportunistic && HasWork(other.first, other.second, now);
+  });
   const Nanos most = c.opportunistic && others ? policy_.quantum_min : QuantumOf(id);
   const Nanos quantum = std::max<Nanos>(std::min(most, TimeBelowLimit(c, now)), 1);
   const Nanos lease = Lease(quantum);

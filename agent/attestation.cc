@@ -41,6 +41,22 @@ GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, con
   return out;
 }
 
+std::vector<RefusedLimit> SetDriverLimits(const Nvml& nvml, const std::vector<DriverLimit>& limits,
+                                          const std::string& root) {
+  std::vector<RefusedLimit> out;
+  for (const DriverLimit& limit : limits) {
+    if (!nvml.CanLimitMemory()) break;  // an older driver
+    const std::string folder = CgroupFolder(root, limit.cgroup);
+    bool supported = true;
+    if (!folder.empty() && nvml.SetMemoryLimit(limit.gpu, folder, limit.bytes, &supported)) continue;
+    if (!supported) break;
+    out.push_back({limit, "GPU " + limit.gpu + ": the driver did not take a memory limit for " +
+                              (folder.empty() ? "a container whose cgroup is not below attestation.cgroup_root"
+                                              : "the cgroup " + folder)});
+  }
+  return out;
+}
+
 void Attestation::Report(int64_t pid, const Identities::Finding& finding) {
   if (finding.forged.empty() || !forged_.insert(pid).second) return;
   node_->Forged(finding.allocation, "pid " + std::to_string(pid) + " uses a GPU, and " + finding.forged);
@@ -71,7 +87,7 @@ void Attestation::PlanLimits() {
   }
   std::vector<DriverLimit> wanted;
   for (const auto& [id, cgroup] : cgroups) {
-    for (const auto& [gpu, bytes] : node_->PlainLimits(id)) wanted.push_back({gpu, cgroup, bytes});
+    for (const auto& [gpu, bytes] : node_->UnmanagedLimits(id)) wanted.push_back({gpu, cgroup, bytes});
   }
   limits_due_ = limits_.Plan(wanted);
 }

@@ -32,6 +32,15 @@ struct GpuSample {
 GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, const std::string& alloc_dir,
                      const std::vector<std::string>& allocations, const std::set<int64_t>& attached);
 
+struct RefusedLimit {
+  DriverLimit limit;
+  std::string why;
+};
+
+// Sets them, where the driver can: on the sampler's thread too. `root`: the host's cgroup file system.
+std::vector<RefusedLimit> SetDriverLimits(const Nvml& nvml, const std::vector<DriverLimit>& limits,
+                                          const std::string& root);
+
 // Used by the loop's thread.
 class Attestation {
  public:
@@ -47,7 +56,7 @@ class Attestation {
              uint64_t now_ns);
   // Kubelet's answer, asked for at `asked_ns`. Applies the last sample again, if that had waited.
   void SetOthers(OtherOwners others, uint64_t asked_ns);
-  // The driver's limits of plain memory that the last sample wants changed.
+  // The driver's limits of unmanaged memory that the last sample wants changed.
   std::vector<DriverLimit> TakeLimits() { return std::exchange(limits_due_, {}); }
   void LimitFailed(const DriverLimit& limit) { limits_.Failed(limit); }
 

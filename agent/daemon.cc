@@ -235,33 +235,24 @@ class Daemon {
     }
     if (sampler_.joinable()) sampler_.join();
     auto limits = config_.driver_limits ? attestation_.TakeLimits() : std::vector<DriverLimit>{};
-    sampler_ = std::thread([this, gpus = std::move(gpus), allocations = std::move(allocations),
-                            attached = std::move(attached), folder = alloc_dir_, limits = std::move(limits),
-                            root = config_.cgroup_root] {
-      SetLimits(limits, root);
-      auto sample = std::make_shared<GpuSample>(TakeSample(*nvml_, gpus, folder, allocations, attached));
-      loop_.Post([this, sample] {
-        sampling_ = false;
-        const bool kubelet = !config_.pod_resources.empty();
-        if (attestation_.Apply(sample, config_.exempt_namespaces, kubelet, MonotonicNs())) AskKubelet();
-      });
-    });
+    sampler_ =
+        std::thread([this, gpus = std::move(gpus), allocations = std::move(allocations), attached = std::move(attached),
+                     folder = alloc_dir_, limits = std::move(limits), root = config_.cgroup_root] {
+          ReportLimits(SetDriverLimits(*nvml_, limits, root));
+          auto sample = std::make_shared<GpuSample>(TakeSample(*nvml_, gpus, folder, allocations, attached));
+          loop_.Post([this, sample] {
+            sampling_ = false;
+            const bool kubelet = !config_.pod_resources.empty();
+            if (attestation_.Apply(sample, config_.exempt_namespaces, kubelet, MonotonicNs())) AskKubelet();
+          });
+        });
   }
 
-  // On the sampler's thread, as all calls of NVML that may take long.
-  void SetLimits(const std::vector<DriverLimit>& limits, const std::string& root) {
-    for (const DriverLimit& limit : limits) {
-      const std::string folder = CgroupFolder(root, limit.cgroup);
-      bool supported = true;
-      if (!folder.empty() && nvml_->SetMemoryLimit(limit.gpu, folder, limit.bytes, &supported)) continue;
-      if (!supported) return;  // an older driver: nothing changes
-      loop_.Post([this, limit, folder] {
-        attestation_.LimitFailed(limit);
-        if (std::exchange(limits_failed_, true)) return;
-        node_.AddEvent("", "driver limit",
-                       "GPU " + limit.gpu + ": the driver did not take a memory limit for " +
-                           (folder.empty() ? "a container whose cgroup is not below attestation.cgroup_root"
-                                           : "the cgroup " + folder));
+  void ReportLimits(const std::vector<RefusedLimit>& refused) {
+    for (const RefusedLimit& r : refused) {
+      loop_.Post([this, r] {
+        attestation_.LimitFailed(r.limit);
+        if (!std::exchange(limits_failed_, true)) node_.AddEvent("", "driver limit", r.why);
       });
     }
   }

@@ -1,5 +1,6 @@
-// The driver's own limits of plain memory for each container (NVML of driver 615 and later): which to set. Pure; not
-// thread-safe. They hold whatever a process does, and also for processes without the hook. Managed memory is outside.
+// The driver's own limits of unmanaged memory for each container (NVML of driver 615 and later): which to set. Pure;
+// not thread-safe. They hold whatever a process does, and also for processes without the hook. Managed memory is
+// outside.
 #ifndef SLUICE_AGENT_DRIVER_LIMITS_H_
 #define SLUICE_AGENT_DRIVER_LIMITS_H_
 
@@ -21,8 +22,8 @@ struct DriverLimit {
 
 class DriverLimits {
  public:
-  // `wanted`: all containers that can be told from their processes. Returns those whose limit has to be set now. A limit
-  // that is not wanted any more goes with its cgroup.
+  // `wanted`: all containers that can be told from their processes. Returns those whose limit has to be set now. A
+  // limit that is not wanted any more goes with its cgroup.
   std::vector<DriverLimit> Plan(const std::vector<DriverLimit>& wanted);
   // The driver refused: it is tried again with the next plan.
   void Failed(const DriverLimit& limit) { set_.erase({limit.gpu, limit.cgroup}); }

@@ -88,10 +88,12 @@ class Ledger {
   Bytes exposure() const;    // sum over members
   Bytes held() const;        // sum over members
   Bytes overdue() const { return exposure() - budgets(); }
-  Bytes lent() const;                        // sum over groups of budgets above the guarantee
-  Bytes budget(GroupId group) const;         // sum over its members
+  Bytes lent() const;                 // sum over groups of budgets above the guarantee
+  Bytes budget(GroupId group) const;  // sum over its members
   // The least that an opportunistic group gets: the policy's, or an eighth of a small pool.
-  Bytes opportunistic_min() const { return policy_.opportunistic_min < capacity_ / 8 ? policy_.opportunistic_min : capacity_ / 8; }
+  Bytes opportunistic_min() const {
+    return policy_.opportunistic_min < capacity_ / 8 ? policy_.opportunistic_min : capacity_ / 8;
+  }
   bool settled() const { return settled_; }  // the last plan left nothing to give or to wait for
 
  private:

@@ -9,7 +9,7 @@ namespace {
 constexpr uint64_t kPlanNs = 500'000'000;
 constexpr double kSlowdown = 0.04;  // of a neighbour by opportunistic containers
 // Of the link: use below it is none, and an opportunistic container gets so much at least.
-constexpr double kLeast = 0.01;
+constexpr double kMinPart = 0.01;
 constexpr double kFull = 0.9;      // of the link in use: the others are metered too
 constexpr double kKept = 0.7;      // of a use that ends, from plan to plan: a burst that returns finds its room
 constexpr double kHeadroom = 1.1;  // shares may exceed the known capacity, so that a larger one is seen
@@ -39,7 +39,7 @@ bool LinkShares::Plan(const std::vector<Member>& members, uint64_t now_ns) {
     sum += seen;
     if (!m.opportunistic) used += use;
   }
-  // The figures are the processes' own, so they are believed within bounds.
+  // The figures are the processes' own, so they count within bounds.
   if (!exact_) capacity_ = std::clamp(static_cast<Bytes>(std::min(sum, 1e15)), capacity_, 4 * nominal_);
   const std::map<GroupId, Bytes> before = std::exchange(rates_, {});
   ShareAmong(members, used);
@@ -57,7 +57,7 @@ void LinkShares::ShareAmong(const std::vector<Member>& members, double used) {
   std::vector<Claim> claims;
   for (const Member& m : members) {
     const double use = used_[m.group];
-    if (m.opportunistic || use < kLeast * static_cast<double>(capacity_)) continue;
+    if (m.opportunistic || use < kMinPart * static_cast<double>(capacity_)) continue;
     groups.push_back(m.group);
     claims.push_back({static_cast<Bytes>(use * 1.25), m.weight});
   }
@@ -71,8 +71,8 @@ void LinkShares::ShareAmong(const std::vector<Member>& members, double used) {
 
 void LinkShares::ShareOpportunistic(const std::vector<Member>& members, double used) {
   const double part = used / static_cast<double>(capacity_);
-  if (part < kLeast) return;
-  const double left = std::max(std::min(kSlowdown / (part + kSlowdown), 1 - part), kLeast);
+  if (part < kMinPart) return;
+  const double left = std::max(std::min(kSlowdown / (part + kSlowdown), 1 - part), kMinPart);
   uint64_t weights = 0;
   for (const Member& m : members) weights += m.opportunistic ? m.weight : 0;
   for (const Member& m : members) {

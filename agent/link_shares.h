@@ -1,7 +1,7 @@
 // Shares out one GPU's link to the host, in bytes a second. Pure: time is an argument. Not thread-safe.
 //
 // The link serves transfers in the order of their arrival, so a container that always transfers makes each transfer of
-// the others wait. Shares are by what was used lately:
+// the others wait. Shares follow the use of the last seconds:
 // - An opportunistic container gets a part e / (u + e) of the link, where u is the part that the others use, and e is
 //   4 %. A neighbour that waits for the link during u of its time is then slowed by about e at most, whatever u is.
 // - Others are metered only while they use the link up together: each gets its weight's part, and more where another

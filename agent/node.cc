@@ -1,5 +1,6 @@
 // Node: GPUs and allocations. Settings: node_settings.cc. Connections and frames: node_session.cc. Pages and budgets:
-// node_budgets.cc. Tokens: node_compute.cc. Opportunistic ones and the link: node_priority.cc. Status: node_status.cc. Events: node_events.cc.
+// node_budgets.cc. Tokens: node_compute.cc. Opportunistic ones and the link: node_priority.cc. Status: node_status.cc.
+// Events: node_events.cc.
 #include "agent/node.h"
 
 #include <algorithm>

@@ -116,10 +116,10 @@ class Node {
   // Units (hundredths) of a GPU that are neither allocated nor guaranteed by `sluice set`.
   uint32_t FreeUnits(const std::string& uuid) const;
 
-  // A process connected to the socket of allocation `id`. `page`, null until SetPage() before its HELLO, stays valid until
-  // Closed() or Port::Close(). The node
-  // writes only to its leases. `pid` is the kernel's; 0: the process is in a pid namespace that this agent does not
-  // see. A process of another pod than the allocation's is refused, which changes nothing of the allocation.
+  // A process connected to the socket of allocation `id`. `page`, null until SetPage() before its HELLO, stays valid
+  // until Closed() or Port::Close(). The node writes only to its leases. `pid` is the kernel's; 0: the process is in a
+  // pid namespace that this agent does not see. A process of another pod than the allocation's is refused, which
+  // changes nothing of the allocation.
   void Opened(SessionId session, const std::string& id, int64_t pid, sluice_page* page, uint64_t now_ns,
               const ContainerKey& container = {});
   void SetPage(SessionId session, sluice_page* page);
@@ -151,9 +151,9 @@ class Node {
   // The container that kubelet gave the allocation to. Processes of other pods that are attached are refused.
   void SetHolder(const std::string& id, const std::string& pod_uid, const std::string& container);
   std::map<std::string, AllocationIdentity> KnownIdentities() const;
-  // By GPU: the plain memory that the allocation's processes may hold whatever the hook says: what the ledger granted,
-  // at least the guarantee, and a context for each attached process and one more.
-  std::map<std::string, Bytes> PlainLimits(const std::string& id) const;
+  // By GPU: the unmanaged memory that the allocation's processes may hold, with the hook or without. It is the ledger's
+  // exposure, at least the guarantee, and a context for each attached process and one more.
+  std::map<std::string, Bytes> UnmanagedLimits(const std::string& id) const;
   // All processes on GPUs that their containers were not given. Each new one is recorded.
   void SetForeign(std::vector<ForeignProcess> foreign);
   // A process presents what is another's. `allocation` is its own, where that is known. Counted and recorded.

@@ -44,12 +44,14 @@ void Node::ReadPages(uint64_t now_ns) {
       const sluice_gpu_counters c = Read(s, i);
       Demand& demand = s.demand[i];
       demand.Observe(c.live_bytes, c.unmanaged_bytes, c.launches, now_ns);
-      if (card.arbiter.IsWaiting(Member(id, i))) IsOpportunistic(a) ? demand.SetHeld(now_ns) : demand.SetWaiting(now_ns);
+      if (card.arbiter.IsWaiting(Member(id, i)))
+        IsOpportunistic(a) ? demand.SetHeld(now_ns) : demand.SetWaiting(now_ns);
       const bool works = !demand.Idle(now_ns, 1000 * kMs);
       // The release of a grant charges the time under it. Other time is charged here, at most the time since the last
       // charge.
       const uint64_t spent = c.kernel_ns > s.kernel_ns[i] && s.kernel_ns[i] > 0 ? c.kernel_ns - s.kernel_ns[i] : 0;
-      card.arbiter.Observe(a.group, NeedsTokens(a, card) && s.uses_tokens ? 0 : std::min(spent, now_ns - s.kernel_since[i]),
+      card.arbiter.Observe(a.group,
+                           NeedsTokens(a, card) && s.uses_tokens ? 0 : std::min(spent, now_ns - s.kernel_since[i]),
                            works, now_ns);
       NoteUse(s, i, c, now_ns);
       CountLink(s, i, c);
@@ -94,7 +96,7 @@ void Node::CheckOverdue(Session& s, size_t gpu, Bytes overdue, uint64_t now_ns) 
 Bytes Node::Wanted(const CardState& card, const Session& s, size_t gpu, uint64_t now_ns) const {
   const uint64_t idle_ns = config_.idle_after_s * 1000ull * kMs;
   if (IsOpportunistic(*s.allocation)) {
-    // What it can work with is asked for from its start on: its launches are held until that is there.
+    // The minimum is asked for from its start on: its launches are held until it has that.
     return std::max(s.demand[gpu].Wanted(now_ns, idle_ns), card.ledger.opportunistic_min());
   }
   if (card.favored == 0 || s.demand[gpu].Idle(now_ns, idle_ns)) return s.demand[gpu].Wanted(now_ns, idle_ns);

@@ -38,7 +38,7 @@ std::map<std::string, AllocationIdentity> Node::KnownIdentities() const {
   return out;
 }
 
-std::map<std::string, Bytes> Node::PlainLimits(const std::string& id) const {
+std::map<std::string, Bytes> Node::UnmanagedLimits(const std::string& id) const {
   std::map<std::string, Bytes> out;
   const auto it = by_id_.find(id);
   if (it == by_id_.end()) return out;

@@ -9,7 +9,9 @@ namespace {
 
 constexpr uint64_t kHeldToldNs = 2000 * kMs;  // an allocation that waits for so long is recorded
 constexpr uint64_t kGrantedNs = 1000 * kMs;   // one that got a token lately only waits for the next
-constexpr uint64_t kUseNs = 400 * kMs;        // over which a process's use of the link is measured
+// The time over which a process's use of the link is measured.
+constexpr uint64_t kUseNs = 400 * kMs;
+
 // Of managed memory in both directions together; of 63 GB/s of a link of generation 5 with 16 lanes (H200,
 // docs/design/driver.md), and where NVML does not describe the link.
 constexpr uint64_t kManagedPercent = 40;
@@ -17,9 +19,7 @@ constexpr Bytes kUnknownLink = 25'000'000'000;
 
 }  // namespace
 
-bool Node::IsOpportunistic(const Allocation& a) {
-  return a.effective.priority == settings::Priority::kOpportunistic;
-}
+bool Node::IsOpportunistic(const Allocation& a) { return a.effective.priority == settings::Priority::kOpportunistic; }
 
 // An opportunistic process always needs a token: its launches are then held as soon as nothing is lent.
 bool Node::NeedsTokens(const Allocation& a, const CardState& card) const { return card.tokens || IsOpportunistic(a); }
@@ -35,10 +35,11 @@ std::string Node::HeldBy(const Allocation& a, uint64_t now_ns) const {
   }
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
     const CardState& card = *cards_.at(a.spec.gpus[i].uuid);
-    const bool waits = std::ranges::any_of(
-        a.sessions, [&](SessionId session) { return card.arbiter.IsWaiting(Member(session, i)); });
+    const bool waits =
+        std::ranges::any_of(a.sessions, [&](SessionId session) { return card.arbiter.IsWaiting(Member(session, i)); });
     const Nanos granted = card.arbiter.LastGrant(a.group);
-    if (waits && (granted == 0 || now_ns - granted > kGrantedNs)) return "GPU " + card.card.uuid + " has no idle time: guaranteed containers use it";
+    if (waits && (granted == 0 || now_ns - granted > kGrantedNs))
+      return "GPU " + card.card.uuid + " has no idle time: guaranteed containers use it";
   }
   return "";
 }

@@ -84,7 +84,8 @@ std::unique_ptr<Nvml> Nvml::Load(const std::string& library, std::string* error)
   api->memory = Symbol<decltype(nvmlDeviceGetMemoryInfo)>(handle, "nvmlDeviceGetMemoryInfo");
   api->memory_v2 = Symbol<decltype(nvmlDeviceGetMemoryInfo_v2)>(handle, "nvmlDeviceGetMemoryInfo_v2");
   api->pci = Symbol<decltype(nvmlDeviceGetPciInfo_v3)>(handle, "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2");
-  api->link_generation = Symbol<decltype(nvmlDeviceGetMaxPcieLinkGeneration)>(handle, "nvmlDeviceGetMaxPcieLinkGeneration");
+  api->link_generation =
+      Symbol<decltype(nvmlDeviceGetMaxPcieLinkGeneration)>(handle, "nvmlDeviceGetMaxPcieLinkGeneration");
   api->link_width = Symbol<decltype(nvmlDeviceGetMaxPcieLinkWidth)>(handle, "nvmlDeviceGetMaxPcieLinkWidth");
   api->processes =
       Symbol<decltype(nvmlDeviceGetComputeRunningProcesses_v3)>(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
@@ -201,6 +202,8 @@ void Nvml::ReadBusy(nvmlDevice_st* device, std::vector<GpuProcess>* processes) c
     }
   }
 }
+
+bool Nvml::CanLimitMemory() const { return api_->set_memory_limits != nullptr; }
 
 bool Nvml::SetMemoryLimit(const std::string& uuid, const std::string& cgroup, uint64_t bytes, bool* supported) const {
   nvmlDevice_t device{};

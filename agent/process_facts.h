@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include <vector>
-
 #include "agent/identity.h"
 
 namespace sluice::agent {

@@ -42,7 +42,7 @@ struct ProcessStatus {
 struct AllocationStatus {
   std::string id, pod, ns, container, hook_state;
   std::string hook_reason;  // why the hook is not attached, or unproven; else empty
-  std::string held;         // opportunistic: what its launches wait for; else empty
+  std::string held;         // opportunistic: the reason why its launches wait; else empty
   std::vector<ShareStatus> gpus;
   std::vector<ProcessStatus> processes;
   std::vector<sluice_gpu_counters> ended;  // sums of the processes that ended, by GPU

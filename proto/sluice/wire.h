@@ -111,9 +111,9 @@ struct sluice_budget {
   uint8_t tokens;            /* 1: launches need a token now */
   uint8_t leased;            /* 1: the process may allocate by its lease only; 0: each process up to limit_bytes */
   uint8_t lease_slot;        /* the lease's index in the page */
-  uint8_t priority;       /* enum sluice_priority */
-  uint32_t processes;     /* attached ones of the container on this GPU, this one included */
-  uint64_t granted_bytes; /* as in sluice_memory */
+  uint8_t priority;          /* enum sluice_priority */
+  uint32_t processes;        /* attached ones of the container on this GPU, this one included */
+  uint64_t granted_bytes;    /* as in sluice_memory */
   /* Fetches and evictions of this process over the link to the host, bytes a second; 0: as many as the link takes. */
   uint64_t link_bytes_per_s;
 };

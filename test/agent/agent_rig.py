@@ -40,8 +40,8 @@ QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 def at_once(pid):
-    """Lets a process run as soon as it has work, so that its own work is judged, not how busy the machine is. Those that
-    it starts do not run so. False: not permitted here.
+    """Lets a process run as soon as it has work, so that its own work is judged, not how busy the machine is. Its
+    children do not run so. False: not permitted here.
     """
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):

@@ -1,7 +1,7 @@
 /* A libnvidia-ml.so.1 for tests of the agent: $FAKE_NVML_GPUS GPUs (default 1) of $FAKE_NVML_BYTES (default 8 GiB). The
- * file $FAKE_NVML_PROCESSES lists the processes on them; without the file the driver lists none. With $FAKE_NVML_LIMITS it
- * can limit the memory of cgroups, as drivers from 615 on, and appends "INDEX CGROUP SOFT HARD" to that file. simgpu has a
- * faithful NVML; this one needs no state. */
+ * file $FAKE_NVML_PROCESSES lists the processes on them; without the file the driver lists none. With $FAKE_NVML_LIMITS
+ * it can limit the memory of cgroups, as drivers from 615 on, and appends "INDEX CGROUP SOFT HARD" to that file. simgpu
+ * has a faithful NVML; this one needs no state. */
 #include <nvml.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -44,7 +44,8 @@ TEST_CASE("the path of a container's cgroup ends with the container") {
   CHECK(ContainerPathOf("0::" + own + "/mine/docker/" + kOther + "\n") == own);
   CHECK(ContainerPathOf("0::/system.slice/docker-" + kId + ".scope/x\n") == "/system.slice/docker-" + kId + ".scope");
   CHECK(ContainerPathOf("9:pids:/\n8:memory:" + own + "\n0::/\n") == own);
-  CHECK(ContainerPathOf("0::/../../pod" + std::string(kUid) + "/" + kId) == "/../../pod" + std::string(kUid) + "/" + kId);
+  CHECK(ContainerPathOf("0::/../../pod" + std::string(kUid) + "/" + kId) ==
+        "/../../pod" + std::string(kUid) + "/" + kId);
   CHECK(ContainerPathOf("0::/kubepods/pod" + std::string(kUid) + "\n").empty());
   CHECK(ContainerPathOf("0::/init.scope\n").empty());
 }

@@ -149,7 +149,7 @@ def by_driver(f):
 
 @by_driver
 def a_driver_that_limits_cgroups_is_told_the_budgets(a, node):
-    """Driver 615: plain memory of a container is bounded whatever its processes do, with the hook or without."""
+    """Driver 615: unmanaged memory of a container is bounded whatever its processes do, with the hook or without."""
     hooked, raw = node.allocate("hooked", 1, 50, 0), node.allocate("raw", 2, 25, 0)
     node.start()
     wait_for("names", lambda: a.allocation("pod-raw")["pod"] == "raw" and hooked.exists() and raw.exists())

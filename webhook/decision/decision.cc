@@ -154,8 +154,8 @@ class Decider {
   // It requests one unit whatever its size: its way to the GPU's devices, library and socket. Nothing is guaranteed for
   // it, so guarantees may fill the rest of the GPU.
   bool CheckOpportunistic(const RequestedShare& r, std::optional<int64_t> units) {
-    const std::string field = SLUICE_DOMAIN "/" SLUICE_KEY_PRIORITY ": 'opportunistic' of container '" +
-                              r.container->name + "' ";
+    const std::string field =
+        SLUICE_DOMAIN "/" SLUICE_KEY_PRIORITY ": 'opportunistic' of container '" + r.container->name + "' ";
     if (!r.settings.gpu_percent && !r.settings.gpu_memory) {
       findings_.Deny(Rule::kResourceContradiction, field + "needs a size; accepted: with " SLUICE_DOMAIN
                                                            "/" SLUICE_KEY_GPU_FRACTION " or " SLUICE_DOMAIN
@@ -163,15 +163,15 @@ class Decider {
       return false;
     }
     if (r.settings.gpu_percent > SLUICE_UNITS_PER_GPU) {
-      findings_.Deny(Rule::kResourceContradiction,
-                     field + "beside " SLUICE_KEY_GPU_FRACTION " '" + settings::FormatFraction(*r.settings.gpu_percent) +
-                         "' is not accepted; accepted: a fraction up to 1");
+      findings_.Deny(Rule::kResourceContradiction, field + "beside " SLUICE_KEY_GPU_FRACTION " '" +
+                                                       settings::FormatFraction(*r.settings.gpu_percent) +
+                                                       "' is not accepted; accepted: a fraction up to 1");
       return false;
     }
     if (units && *units != 1) {
       findings_.Deny(Rule::kResourceContradiction, field + "contradicts " + r.container->field + ".resources, which " +
-                                                       "requests " + std::to_string(*units) + " of " SLUICE_RESOURCE
-                                                       "; accepted: 1, or no such resource");
+                                                       "requests " + std::to_string(*units) +
+                                                       " of " SLUICE_RESOURCE "; accepted: 1, or no such resource");
       return false;
     }
     return true;

@@ -56,9 +56,9 @@ struct Device final : memory::Timeline {
   // Monotonic ns: until then the budget may be raised, because others give memory up for it, 64 MiB at a time. 0: no
   // raise is expected.
   std::atomic<uint64_t> raise_expected_until_ns{0};
-  policy::LinkMeter link_meter;             // WaitNs: any thread; the rest: with the lock held
-  std::atomic<uint64_t> link_wait_ns{0};    // that launches waited for it
-  Tokens tokens{&uuid};  // compute time; has locks of its own
+  policy::LinkMeter link_meter;           // WaitNs: any thread; the rest: with the lock held
+  std::atomic<uint64_t> link_wait_ns{0};  // that launches waited for it
+  Tokens tokens{&uuid};                   // compute time; has locks of its own
   // Not checked: the bounds of the arenas and a flag, both atomic.
   bool MayHold(CUdeviceptr pointer) SLUICE_NO_THREAD_SAFETY_ANALYSIS { return residency.chunks().MayHold(pointer); }
   bool MayUseFastPath() const SLUICE_NO_THREAD_SAFETY_ANALYSIS { return fast_path.HasEntries(); }

@@ -157,7 +157,8 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
     refusal = Refusal::kLimit;
   } else {
     charged = size;
-    if (!fits() && (beyond() <= budget.host_bytes || !AwaitShare(size, fits, [] { return false; }))) refusal = Refusal::kHost;
+    if (!fits() && (beyond() <= budget.host_bytes || !AwaitShare(size, fits, [] { return false; })))
+      refusal = Refusal::kHost;
   }
   Context* context = ContextFor(handle);
   std::optional<memory::Va> va;
@@ -300,8 +301,8 @@ bool Device::ReserveUnmanaged(uint64_t bytes) {
     };
     // A guarantee that was lent out returns; bytes beyond it are promised to no one.
     const bool is_owed = !ExceedsAddressSpace(bytes) && unmanaged_bytes.load() + bytes <= budget.guaranteed_bytes;
-    // An opportunistic process waits for lent memory as its launches do, without end, while the agent serves it. This is
-    // what it gets for certain once any is lent.
+    // An opportunistic process waits for lent memory as its launches do, without end, while the agent serves it. This
+    // is what it gets for certain once any is lent.
     constexpr uint64_t kOpportunisticBytes = uint64_t{512} << 20;
     const auto is_patient = [&]() SLUICE_DEVICE_LOCKED {
       return budget.priority == SLUICE_PRIORITY_OPPORTUNISTIC && Client()->attached() &&

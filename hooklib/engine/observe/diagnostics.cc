@@ -74,7 +74,8 @@ void LogHeld(Device& device, Period* period) {
   if (budget.priority != SLUICE_PRIORITY_OPPORTUNISTIC) return;
   if (!is_held) return Log(settings::LogLevel::kWarn, "%s: launches run again", device.uuid.c_str());
   Log(settings::LogLevel::kWarn,
-      "%s: launches wait: the container is opportunistic, and guaranteed ones need the GPU; %s of memory are lent to it "
+      "%s: launches wait: the container is opportunistic, and guaranteed ones need the GPU; %s of memory are lent to "
+      "it "
       "now (sluice top says which of memory and time it lacks)",
       device.uuid.c_str(), settings::HumanBytes(budget.budget_bytes).c_str());
 }

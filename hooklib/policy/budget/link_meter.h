@@ -1,7 +1,7 @@
 // Paces one process's transfers between a GPU and the host: a token bucket in bytes a second. No CUDA, no clock.
 //
-// Bytes are counted once they are queued, so the bucket may owe. Work that would move more waits until the debt is paid.
-// Bytes that nobody asks about (demand faults, remote accesses) count, and later work waits for them.
+// Bytes are counted once they are queued, so the bucket may owe. Work that would move more waits until the debt is
+// paid. Bytes that move without a request (demand faults, remote accesses) count, and later work waits for them.
 #ifndef SLUICE_HOOKLIB_POLICY_BUDGET_LINK_METER_H_
 #define SLUICE_HOOKLIB_POLICY_BUDGET_LINK_METER_H_
 
