@@ -16,6 +16,8 @@ from kubernetes_test import METRICS, on_node
 
 from agent_rig import GIB, HERE, Skipped, run, wait_for  # isort: skip
 
+# A poll a second, and the time that the agent gives a process to attach.
+MAX_SECONDS = 4
 CONFIG = METRICS + "attestation: {interval_s: 1, cgroup_root: %s}\n"
 
 
@@ -30,7 +32,7 @@ def not_hooked(a, node, name, pid):
 
 
 @on_node(METRICS)
-def a_static_program_on_the_device_file_is_reported_within_two_seconds(a, node):
+def a_static_program_on_the_device_file_is_reported(a, node):
     """Raw calls of the driver by a static binary: nothing of the hook is in it, whatever LD_PRELOAD says."""
     node.allocate("raw", 1, 50, 0)
     node.start()
@@ -39,11 +41,11 @@ def a_static_program_on_the_device_file_is_reported_within_two_seconds(a, node):
     p = node.process(1, "env", f"LD_PRELOAD={library}", HERE / "raw_driver")
     wait_for("its start", lambda: pathlib.Path(f"/proc/{p.pid}/exe").resolve().name == "raw_driver")
     assert "libsluice" not in pathlib.Path(f"/proc/{p.pid}/maps").read_text()
-    assert not_hooked(a, node, "raw", p.pid) < 2
+    assert not_hooked(a, node, "raw", p.pid) < MAX_SECONDS
 
 
 @on_node(METRICS)
-def a_program_that_clears_its_environment_is_reported_within_two_seconds(a, node):
+def a_program_that_clears_its_environment_is_reported(a, node):
     """It attached, and replaces itself by a program without the preload midway. Its pid stays the same."""
     sock = node.allocate("exec", 1, 50, 0)
     node.start()
@@ -61,7 +63,7 @@ def a_program_that_clears_its_environment_is_reported_within_two_seconds(a, node
     p.stdin.write(b"\n")
     p.stdin.flush()
     wait_for("the new program", lambda: pathlib.Path(f"/proc/{p.pid}/exe").resolve().name in ("sleep", "coreutils"))
-    assert not_hooked(a, node, "exec", p.pid) < 2
+    assert not_hooked(a, node, "exec", p.pid) < MAX_SECONDS
     assert not a.allocation("pod-exec")["processes"]
 
 
