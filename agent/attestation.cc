@@ -41,13 +41,29 @@ GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, con
       ProcessFacts& facts = out.facts[p.pid];
       if (attached.contains(p.pid)) {
         facts.there = true;
-        facts.container = ReadContainer(p.pid);
+        ReadCgroup(p.pid, &facts);
         continue;
       }
       facts = ReadFacts(p.pid);
       std::erase_if(facts.mounts,
                     [&](const Mount& m) { return m.point != SLUICE_CONTAINER_RUN_DIR && !roots.contains(m.root); });
     }
+  }
+  return out;
+}
+
+std::vector<RefusedLimit> SetDriverLimits(const Nvml& nvml, const std::vector<DriverLimit>& limits,
+                                          const std::string& root) {
+  std::vector<RefusedLimit> out;
+  for (const DriverLimit& limit : limits) {
+    if (!nvml.CanLimitMemory()) break;  // an older driver
+    const std::string folder = CgroupFolder(root, limit.cgroup);
+    bool supported = true;
+    if (!folder.empty() && nvml.SetMemoryLimit(limit.gpu, folder, limit.bytes, &supported)) continue;
+    if (!supported) break;
+    out.push_back({limit, "GPU " + limit.gpu + ": the driver did not take a memory limit for " +
+                              (folder.empty() ? "a container whose cgroup is not below attestation.cgroup_root"
+                                              : "the cgroup " + folder)});
   }
   return out;
 }
@@ -70,7 +86,26 @@ bool Attestation::Apply(std::shared_ptr<const GpuSample> sample, const std::vect
   now_ns_ = now_ns;
   Check();
   CheckForeign();
+  PlanLimits();
   return waits_;
+}
+
+// A container is known from its processes: attached ones, and those that the driver shows on a GPU.
+void Attestation::PlanLimits() {
+  std::map<int64_t, std::string> attached;
+  const Identities identities = Known(&attached);
+  std::map<std::string, std::string> cgroups;  // of allocations
+  for (const auto& [pid, facts] : sample_->facts) {
+    if (facts.cgroup.empty()) continue;
+    const auto own = attached.find(pid);
+    const std::string id = own != attached.end() ? own->second : identities.Of(facts).allocation;
+    if (!id.empty()) cgroups.emplace(id, facts.cgroup);
+  }
+  std::vector<DriverLimit> wanted;
+  for (const auto& [id, cgroup] : cgroups) {
+    for (const auto& [gpu, bytes] : node_->UnmanagedLimits(id)) wanted.push_back({gpu, cgroup, bytes});
+  }
+  limits_due_ = limits_.Plan(wanted);
 }
 
 void Attestation::SetOthers(OtherOwners others, uint64_t asked_ns) {

@@ -9,9 +9,11 @@ settings::Settings Node::Effective(const Allocation& a, const settings::Settings
   settings::Settings out = a.spec.settings;
   if (a.pod) {
     settings::Settings annotated = a.pod->settings;
-    annotated.gpu_percent.reset();
+    // An opportunistic container has one unit, whatever its size, and no guarantee that its size could exceed.
+    const bool is_guaranteed = annotated.priority != settings::Priority::kOpportunistic;
+    if (is_guaranteed) annotated.gpu_percent.reset();
     const auto card = cards_.find(a.spec.gpus.front().uuid);
-    if (annotated.gpu_memory && card != cards_.end()) {
+    if (is_guaranteed && annotated.gpu_memory && card != cards_.end()) {
       const Bytes worth = card->second->card.memory / SLUICE_UNITS_PER_GPU * a.spec.gpus.front().units;
       annotated.gpu_memory = std::min(*annotated.gpu_memory, worth);
     }
@@ -27,7 +29,9 @@ settings::Settings Node::Effective(const Allocation& a, const settings::Settings
   return out;
 }
 
-Bytes Node::Guaranteed(const Allocation& a, size_t gpu) const {
+Bytes Node::Guaranteed(const Allocation& a, size_t gpu) const { return IsOpportunistic(a) ? 0 : Size(a, gpu); }
+
+Bytes Node::Size(const Allocation& a, size_t gpu) const {
   const GpuUnits& g = a.spec.gpus[gpu];
   const auto card = cards_.find(g.uuid);
   if (card == cards_.end() || a.stale) return 0;
@@ -46,6 +50,7 @@ uint32_t Node::Percent(const Allocation& a, size_t gpu) const {
 
 std::pair<uint32_t, uint32_t> Node::Compute(const Allocation& a, size_t gpu) const {
   const uint32_t limit = a.effective.compute_limit.value_or(1000000);
+  if (IsOpportunistic(a)) return {0, limit};
   return {a.effective.compute_request.value_or(std::min(Percent(a, gpu) * 10000, limit)), limit};
 }
 

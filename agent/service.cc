@@ -219,6 +219,7 @@ class Service::Impl final : public v1::Agent::CallbackService {
     spec.settings = parsed.settings;
     if (request.gpus().empty()) return {StatusCode::INVALID_ARGUMENT, "gpus: at least one is needed"};
     std::vector<std::string> taken;
+    const bool opportunistic = spec.settings.priority == settings::Priority::kOpportunistic;
     for (const v1::GpuShare& g : request.gpus()) {
       uint32_t units = g.units();
       std::string uuid = g.uuid();
@@ -236,9 +237,10 @@ class Service::Impl final : public v1::Agent::CallbackService {
           units = static_cast<uint32_t>((*spec.settings.gpu_memory + capacity / 100 - 1) / (capacity / 100));
         units = std::clamp<uint32_t>(units, 1, SLUICE_UNITS_PER_GPU);
       }
-      if (uuid.empty()) uuid = node_->ChooseCard(units, taken);
+      const uint32_t needed = opportunistic ? 0 : units;  // of the units that no other allocation has
+      if (uuid.empty()) uuid = node_->ChooseCard(needed, taken);
       if (uuid.empty() || node_->LedgerOf(uuid) == nullptr) return NoCard(request, g.uuid(), units);
-      if (node_->FreeUnits(uuid) < units) {
+      if (node_->FreeUnits(uuid) < needed) {
         return {StatusCode::RESOURCE_EXHAUSTED, "GPU " + uuid + " has " + std::to_string(node_->FreeUnits(uuid)) +
                                                     " of 100 units left, " + std::to_string(units) + " are requested"};
       }

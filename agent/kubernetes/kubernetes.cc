@@ -45,6 +45,8 @@ const std::map<std::string, Reason>& Reasons() {
       {"unmanaged VMM", {"SluiceUnmanagedMemory", false}},
       {"reclaim late", {"SluiceReclaimLate", true}},
       {"refused", {"SluiceRefused", true}},
+      {"held", {"SluiceHeld", false}},
+      {"resumed", {"SluiceResumed", false}},
       {"forged identity", {"SluiceForgedIdentity", true}},
   };
   return *reasons;

@@ -118,6 +118,11 @@ std::vector<std::string> Conflicts(const Settings& s, std::string_view prefix) {
                   "' is not accepted; accepted: at least " SLUICE_KEY_COMPUTE_REQUEST ", " +
                   FormatShare(*s.compute_request));
   }
+  if (s.priority == Priority::kOpportunistic && s.compute_request) {
+    out.push_back(name(Id::kComputeRequest) + ": '" + FormatShare(*s.compute_request) + "' beside " +
+                  name(Id::kPriority) + " 'opportunistic' is not accepted; accepted: no such value, as nothing is " +
+                  "guaranteed to an opportunistic container");
+  }
   return out;
 }
 

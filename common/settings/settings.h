@@ -20,6 +20,10 @@ namespace sluice::settings {
 
 // The values of the enums are those of sluice/wire.h.
 enum class Visible : uint8_t { kBudget = SLUICE_VISIBLE_BUDGET, kLimit = SLUICE_VISIBLE_LIMIT };
+enum class Priority : uint8_t {
+  kGuaranteed = SLUICE_PRIORITY_GUARANTEED,
+  kOpportunistic = SLUICE_PRIORITY_OPPORTUNISTIC
+};
 enum class Prefetch : uint8_t {
   kOff = SLUICE_PREFETCH_OFF,
   kLaunch = SLUICE_PREFETCH_LAUNCH,
@@ -48,6 +52,7 @@ const ValueKind<uint64_t>& Memory();    // bytes, at least 1 MiB
 const ValueKind<uint32_t>& Share();     // millionths, 1..1000000
 const ValueKind<uint32_t>& Percent();   // 1..100
 const ValueKind<settings::Visible>& VisibleMemory();
+const ValueKind<settings::Priority>& Priority();
 const ValueKind<settings::Prefetch>& PrefetchMode();
 const ValueKind<settings::LogLevel>& Level();
 const ValueKind<bool>& Boolean();

@@ -180,8 +180,8 @@ class Residency : private ResidencyState {
   const Plan& Shrink(StreamId queue, uint64_t bytes);
   // Fetches up to `bytes` of the chunks used since launch number `since`, within the capacity.
   const Plan& RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_t since);
-  // Live bytes that would have to be evicted for work that touches this now.
-  uint64_t BytesToEvict(std::span<const Extent> set);
+  // Of work that touches this now: bytes of chunks that are not resident; live bytes that would have to be evicted.
+  uint64_t MissingBytes(std::span<const Extent> set), BytesToEvict(std::span<const Extent> set);
   // Bytes of live chunks that launches since this one have touched.
   uint64_t TouchedSince(uint64_t launch);
   // Bytes of evictions in flight: asks the GPU; and as it last answered.

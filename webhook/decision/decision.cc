@@ -129,6 +129,10 @@ class Decider {
     CheckOtherSystems(view, c, r.sized_by, input_, findings_);
     if (!CheckUnits(c)) return;
     const std::optional<int64_t> units = c.limit ? c.limit : c.request;
+    if (r.settings.priority == settings::Priority::kOpportunistic) {
+      if (CheckOpportunistic(r, units)) shares.push_back({&r, 1, false});
+      return;
+    }
     std::optional<uint32_t> percent = r.settings.gpu_percent;
     bool is_computed = false;
     if (const auto memory = r.settings.gpu_memory; memory && !percent) {
@@ -145,6 +149,32 @@ class Decider {
     if (!percent) return;  // an invalid size is denied already
     CheckMemoryLimit(view, r, *percent);
     shares.push_back({&r, *percent, is_computed});
+  }
+
+  // It requests one unit whatever its size: its way to the GPU's devices, library and socket. Nothing is guaranteed for
+  // it, so guarantees may fill the rest of the GPU.
+  bool CheckOpportunistic(const RequestedShare& r, std::optional<int64_t> units) {
+    const std::string field =
+        SLUICE_DOMAIN "/" SLUICE_KEY_PRIORITY ": 'opportunistic' of container '" + r.container->name + "' ";
+    if (!r.settings.gpu_percent && !r.settings.gpu_memory) {
+      findings_.Deny(Rule::kResourceContradiction, field + "needs a size; accepted: with " SLUICE_DOMAIN
+                                                           "/" SLUICE_KEY_GPU_FRACTION " or " SLUICE_DOMAIN
+                                                           "/" SLUICE_KEY_GPU_MEMORY);
+      return false;
+    }
+    if (r.settings.gpu_percent > SLUICE_UNITS_PER_GPU) {
+      findings_.Deny(Rule::kResourceContradiction, field + "beside " SLUICE_KEY_GPU_FRACTION " '" +
+                                                       settings::FormatFraction(*r.settings.gpu_percent) +
+                                                       "' is not accepted; accepted: a fraction up to 1");
+      return false;
+    }
+    if (units && *units != 1) {
+      findings_.Deny(Rule::kResourceContradiction, field + "contradicts " + r.container->field + ".resources, which " +
+                                                       "requests " + std::to_string(*units) +
+                                                       " of " SLUICE_RESOURCE "; accepted: 1, or no such resource");
+      return false;
+    }
+    return true;
   }
 
   bool CheckUnits(const Container& c) {

@@ -48,6 +48,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     return;
   }
   if (device->raise_expected_until_ns.load(std::memory_order_relaxed)) device->AwaitRoom(work);
+  if (device->link_meter.MayOwe()) device->AwaitLink(work);
   const uint64_t key = work.key ? work.key : work.id && device->MayUseFastPath() ? KeyOf(work) : 0;
   LockOrder();
   DeviceLock lock(device->mutex);
@@ -105,6 +106,7 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
     if (work.copy) device->NoteCopied(set);
     if (!device->timings.empty()) device->timings.Read();
   }
+  if (device->link_meter.MayOwe()) device->CountLink();
   if (may_move && device->fault_watch.MayBegin(work, set)) device->fault_watch.Begin(work, set, seq);
   if (work.id) device->memory_factor.NotePlannedLaunch({stream_->id, seq});  // the plan is not valid from here on
   const uint64_t every = residency.in_steady_state() ? kSteadyLaunchesPerEvent : kLaunchesPerEvent;
