@@ -92,7 +92,8 @@ class Test(Case):
         wait_for("the answer", lambda: granted() == {"percent": 90, "requested": 100, "memory": worth})
         wait_for("the node's annotation", lambda: self.cards()[1]["free"] == 0)
         self.assertEqual(grown(), {CARD % 1: 70})
-        self.patch("greedy", {"sluice.dev/gpu-memory": None, "sluice.dev/gpu-fraction": "0.5"})
+        said = self.kubectl("set", "greedy", "-n", "team", "gpu-fraction=0.5")  # in place of the bytes
+        self.assertEqual(said.returncode, 0, said.stderr)
         wait_for("half of it", guaranteed(50))
         wait_for("the answer", lambda: granted() == {"percent": 50, "requested": 50})
         self.assertIn("has 0.5 of GPU", wait_for("told", lambda: self.events("greedy", "SluiceResized"))[0]["message"])
