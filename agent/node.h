@@ -50,6 +50,7 @@ struct Card {
 struct PodInfo {
   std::string ns, pod, container;
   settings::Settings settings;
+  std::optional<uint32_t> percent = {};  // of each GPU, granted instead of the units
   bool operator==(const PodInfo&) const = default;
 };
 
@@ -99,8 +100,9 @@ class Node {
   // Serves no new process; attached ones stay until they end.
   void RemoveAllocation(const std::string& id);
   bool HasAllocation(const std::string& id) const { return by_id_.contains(id); }
-  // The pod's settings rank between those of allocation.json and the rules of `clients`. They raise no guarantee: the
-  // scheduler gave the units, and gpu-memory is capped at their worth.
+  // The pod's settings rank between those of allocation.json and the rules of `clients`. Its sizes raise no guarantee
+  // by themselves: the scheduler gave the units, and gpu-memory is capped at the worth of these, or of the granted
+  // percent.
   void SetPod(const std::string& id, const PodInfo& pod);
   // The id itself, or the one id that begins with it. Otherwise false with a sentence.
   bool ResolveId(const std::string& prefix, std::string* id, std::string* error) const;

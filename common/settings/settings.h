@@ -75,16 +75,14 @@ struct Key {
   std::string_view meaning;
   std::string_view default_text;
   std::string_view good, bad;
-  bool live;      // may change on a running pod
-  bool settable;  // `sluice set` and the agent's list `clients` may change it: live, or a size
+  bool settable;  // may change while a container runs: by the pod's annotations, `sluice set`, the agent's `clients`
 };
 
 std::span<const Key> Table();
 const Key* Find(std::string_view name);  // nullptr: unknown
 const Key& Of(Id id);
 std::string Names();          // "gpu-fraction, gpu-memory, ...", for messages about unknown keys
-std::string LiveNames();      // of those that are live
-std::string SettableNames();  // of those that are settable
+std::string SettableNames();  // of those that may change while a container runs
 
 // The values that were given. An empty field: the default of its row holds.
 struct Settings {

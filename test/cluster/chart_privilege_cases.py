@@ -97,6 +97,7 @@ class Privileges(unittest.TestCase):
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
             {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
             {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+            {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
         ]
         self.assertEqual(one(objects, "ClusterRole", "sluice-node")["rules"], agent)
         self.assertEqual(
