@@ -8,6 +8,7 @@
 #include "sluice/names.h"
 #include "webhook/decision/findings.h"
 #include "webhook/decision/marker.h"
+#include "webhook/decision/resource_claim.h"
 #include "webhook/decision/template_search.h"
 
 namespace sluice::webhook {
@@ -182,6 +183,7 @@ std::vector<std::string> TemplatesOf(const Json& workload) {
 
 ValidationResult ValidateTemplate(const Json* old, const Input& input) {
   ValidationResult out;
+  if (IsResourceClaim(input.pod)) return ValidateResourceClaim(input);
   if (IsOwned(input.pod)) return out;
   const TemplateKind* kind = KindOf(input.pod);
   const std::vector<std::string> templates = TemplatesOf(input.pod);
