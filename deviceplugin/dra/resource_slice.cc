@@ -125,7 +125,7 @@ Json MakeDevices(const SliceInput& input) {
     const int units = held == input.held_units.end() ? 0 : std::clamp(held->second, 0, SLUICE_UNITS_PER_GPU);
     const uint64_t all = MemoryCapacity(card, input.reserve);
     const uint64_t free =
-        all / SLUICE_UNITS_PER_GPU * static_cast<uint64_t>(SLUICE_UNITS_PER_GPU - units) / kMiB * kMiB;
+        all / kMiB * static_cast<uint64_t>(SLUICE_UNITS_PER_GPU - units) / SLUICE_UNITS_PER_GPU * kMiB;
     const uint64_t memory = units == 0 ? all : free;
     if (memory < 2 * kMiB) continue;  // the API demands min + step within the value
     const int percent = SLUICE_UNITS_PER_GPU - units;

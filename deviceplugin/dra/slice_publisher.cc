@@ -17,6 +17,7 @@ using kube::Json;
 constexpr char kAgent[] = "sluice-dra-driver";
 constexpr std::chrono::milliseconds kStep{200};
 constexpr std::chrono::hours kProbeEvery{1};
+constexpr std::chrono::seconds kWatchDelay{2};
 
 kube::ClientOptions ClientSettings() {
   kube::ClientOptions options;
@@ -48,6 +49,7 @@ SlicePublisher::SlicePublisher(SlicePublisherOptions options)
           slices_.insert_or_assign(name, std::move(slice));
         }
         is_listed_ = changed_ = true;
+        ++events_;
       });
   handler.changed = [this](kube::Change change, const Json& object) {
     MutexLock lock(mutex_);
@@ -57,6 +59,7 @@ SlicePublisher::SlicePublisher(SlicePublisherOptions options)
       slices_.insert_or_assign(NameOf(object), object);
     }
     changed_ = true;
+    ++events_;
   };
   handler.state = [this](bool up, const std::string& why) {
     if (up) return;
@@ -89,13 +92,14 @@ void SlicePublisher::Run() {
   bool is_due = true;
   while (!stopping_) {
     is_due |= options_.snapshots->WaitForNewer(&generation, kStep, stopping_);
-    bool is_listed = false;
+    bool is_known = false;
     {
       MutexLock lock(mutex_);
       is_due |= std::exchange(changed_, false);
-      is_listed = is_listed_;
+      // Until the watch has shown our own write, slices_ is older than the API server.
+      is_known = is_listed_ && (events_ != events_at_write_ || Clock::now() > written_ + kWatchDelay);
     }
-    if (!is_listed || !is_due || stopping_ || Clock::now() < not_before) continue;
+    if (!is_known || !is_due || stopping_ || Clock::now() < not_before) continue;
     is_due = false;
     const absl::Status status = PublishOnce();
     MutexLock lock(mutex_);
@@ -106,6 +110,7 @@ void SlicePublisher::Run() {
     }
     is_due = true;
     not_before = Clock::now() + backoff.Next();
+    if (absl::IsAborted(status) || absl::IsAlreadyExists(status) || absl::IsNotFound(status)) continue;  // it was changed
     const std::string problem = StrCat("the ResourceSlice cannot be written: ", status.message());
     if (problem != problem_) Log(LogLevel::kWarn, "ResourceSlice", {{"why", problem}});
     problem_ = problem;
@@ -124,21 +129,22 @@ absl::Status SlicePublisher::PublishOnce() {
   for (const std::string& name : plan.remove) {
     const absl::Status s = client_.Delete(StrCat(kSlicesPath, "/", name));
     if (!s.ok() && !absl::IsNotFound(s)) return s;
-    MutexLock lock(mutex_);
-    slices_.erase(name);
   }
   if (plan.act == SlicePlan::Act::kNothing) return absl::OkStatus();
+  {
+    MutexLock lock(mutex_);
+    events_at_write_ = events_;
+  }
   const bool is_new = plan.act == SlicePlan::Act::kCreate;
   auto stored = is_new ? client_.Create(kSlicesPath, *plan.slice)
                        : client_.Update(StrCat(kSlicesPath, "/", SliceName(options_.node)), *plan.slice);
+  written_ = Clock::now();
   if (!stored.ok()) return stored.status();
   if (input.asks_for_sharing) next_probe_ = Clock::now() + kProbeEvery;
   const Json& pool = (*plan.slice)["spec"]["pool"];
   Log(LogLevel::kInfo, "ResourceSlice written",
       {{"devices", StrCat((*plan.slice)["spec"]["devices"].size())}, {"generation", pool["generation"].dump()}});
   ReportSharing(*stored);
-  MutexLock lock(mutex_);
-  slices_.insert_or_assign(SliceName(options_.node), *std::move(stored));
   return absl::OkStatus();
 }
 

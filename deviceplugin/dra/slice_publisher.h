@@ -53,10 +53,12 @@ class SlicePublisher {
   std::string node_uid_;
   bool knows_node_ = false;
   int shares_ = -1;  // the last that was reported; -1: nothing
-  Clock::time_point next_probe_{};
+  Clock::time_point next_probe_{}, written_{};
 
   mutable Mutex mutex_;
   std::map<std::string, kube::Json> slices_ SLUICE_GUARDED_BY(mutex_);  // by name, as the API server has them
+  uint64_t events_ SLUICE_GUARDED_BY(mutex_) = 1;           // of the watch, lists included
+  uint64_t events_at_write_ SLUICE_GUARDED_BY(mutex_) = 0;  // when the last write began
   bool is_listed_ SLUICE_GUARDED_BY(mutex_) = false;
   bool changed_ SLUICE_GUARDED_BY(mutex_) = false;
   std::string problem_ SLUICE_GUARDED_BY(mutex_) = "the ResourceSlice is not published yet";

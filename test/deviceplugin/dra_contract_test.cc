@@ -46,7 +46,9 @@ TEST_CASE("the slice follows the cards' health, and is made again when it was de
   REQUIRE(rig.Await([&] { return rig.Published() == Strings{"gpu-0"}; }));
   CHECK(Generation(rig) > first);
   rig.api.DeleteSlice("node-1-sluice.dev");  // as kubelet does when a driver stays away
-  REQUIRE(rig.Await([&] { return rig.Published() == Strings{"gpu-0"}; }));
+  const bool made_again = rig.Await([&] { return rig.Published() == Strings{"gpu-0"}; });
+  INFO(rig.driver.Log());
+  REQUIRE(made_again);
   const int writes = rig.api.writes();
   std::this_thread::sleep_for(std::chrono::milliseconds(500));  // ten passes of the reconciler
   CHECK(rig.api.writes() == writes);

@@ -249,8 +249,8 @@ Json Request(const std::string& name, const Json& capacity) {
 }
 
 TEST_CASE("a claim's spec is judged with the sentences of the driver") {
-  const auto check = [](const Json& requests, const Json& config = Json::array()) {
-    const auto errors = claims::CheckSpec(Spec(requests, config), "spec");
+  const auto check = [](const std::vector<Json>& requests, const std::vector<Json>& config = {}) {
+    const auto errors = claims::CheckSpec(Spec(Json(requests), Json(config)), "spec");
     std::string all;
     for (const std::string& error : errors) all += error + "\n";
     return all;

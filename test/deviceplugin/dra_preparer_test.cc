@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "common/log/log.h"
 #include "deviceplugin/dra/preparer.h"
 #include "deviceplugin/host/files.h"
 #include "test/deviceplugin/cards_for_tests.h"
@@ -35,6 +36,7 @@ struct Node {
   std::unique_ptr<Preparer> preparer;
 
   explicit Node(int cards, bool with_agent = true) {
+    SetUpLog("dra_test", LogFormat::kText, LogLevel::kError);
     for (const char* name : {"alloc", "cdi", "lib"}) REQUIRE(MakeDirs(dir / name).ok());
     for (const char* file : {"libsluice.so", "libsluice_engine.so"}) std::ofstream(dir / "lib/" + file) << "x";
     if (with_agent) agents = std::make_unique<EagerAgents>(dir / "alloc");

@@ -119,6 +119,7 @@ struct FakeApi::State {
 FakeApi::FakeApi() : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.server.new_task_queue = [] { return new httplib::ThreadPool(12); };
+  s.server.set_tcp_nodelay(true);  // as Go does; else each answer waits for a delayed acknowledgement
   s.server.set_pre_routing_handler([&s](const httplib::Request&, httplib::Response& response) {
     if (!s.down) return httplib::Server::HandlerResponse::Unhandled;
     Fail(response, 503, "down");
