@@ -36,13 +36,6 @@ std::optional<SocketId> Identify(const std::string& path) {
   return SocketId{st.st_dev, st.st_ino, int64_t{st.st_ctim.tv_sec} * 1'000'000'000 + st.st_ctim.tv_nsec};
 }
 
-// Changes when the file is written or replaced. (A ConfigMap's files are links that move.)
-std::string FileStamp(const std::string& path) {
-  struct stat st;
-  if (path.empty() || stat(path.c_str(), &st) != 0) return "";
-  return StrCat(st.st_dev, ".", st.st_ino, ".", st.st_mtim.tv_sec, ".", st.st_mtim.tv_nsec, ".", st.st_size);
-}
-
 // A file descriptor that closes itself.
 struct Fd {
   int value = -1;

@@ -159,6 +159,8 @@ Wish WishOf(const PodRecord& pod, const std::string& container, uint32_t units, 
   const auto found = pod.settings.find(container);
   if (found == pod.settings.end()) return {units, false};
   const settings::Settings& s = found->second;
+  // It holds one unit, whatever its size, and no size is granted: nothing is guaranteed for it.
+  if (s.priority == settings::Priority::kOpportunistic) return {units, false};
   if (s.gpu_percent) {
     const uint32_t percent = std::min<uint32_t>(*s.gpu_percent, kWhole);  // of several whole GPUs: all of each
     return {percent, percent != units};

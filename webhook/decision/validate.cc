@@ -9,6 +9,7 @@
 #include "webhook/decision/findings.h"
 #include "webhook/decision/marker.h"
 #include "webhook/decision/resize.h"
+#include "webhook/decision/resource_claim.h"
 #include "webhook/decision/template_search.h"
 
 namespace sluice::webhook {
@@ -192,6 +193,7 @@ std::vector<std::string> TemplatesOf(const Json& workload) {
 
 ValidationResult ValidateTemplate(const Json* old, const Input& input) {
   ValidationResult out;
+  if (IsResourceClaim(input.pod)) return ValidateResourceClaim(input);
   if (IsOwned(input.pod)) return out;
   const TemplateKind* kind = KindOf(input.pod);
   const std::vector<std::string> templates = TemplatesOf(input.pod);

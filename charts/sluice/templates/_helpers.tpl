@@ -76,6 +76,12 @@ affinity:
 {{- end }}
 {{- end }}
 
+{{- /* "true" if the DRA driver serves the nodes instead of the device plugin. */ -}}
+{{- define "sluice.dra" -}}
+{{- $served := and (.Capabilities.APIVersions.Has "resource.k8s.io/v1") (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- if or (eq (toString .Values.dra.enabled) "true") (and (eq (toString .Values.dra.enabled) "auto") $served) }}true{{ end -}}
+{{- end }}
+
 {{- /* The Secret with the webhook's certificate. */ -}}
 {{- define "sluice.certificateSecret" -}}
 {{- if eq .Values.webhook.certificate.mode "secret" -}}
