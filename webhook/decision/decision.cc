@@ -12,6 +12,7 @@
 #include "webhook/decision/host_access.h"
 #include "webhook/decision/injection.h"
 #include "webhook/decision/marker.h"
+#include "webhook/decision/opportunistic.h"
 #include "webhook/decision/other_systems.h"
 #include "webhook/decision/patch.h"
 #include "webhook/decision/requested_shares.h"
@@ -134,8 +135,9 @@ class Decider {
     if (!CheckUnits(c)) return;
     const std::optional<int64_t> units = c.limit ? c.limit : c.request;
     if (r.settings.priority == settings::Priority::kOpportunistic) {
-      if (CheckOpportunistic(r, units)) shares.push_back({&r, 1, false});
-      return;
+      std::string problem = OpportunisticProblem(r, units);
+      if (problem.empty()) return shares.push_back({&r, 1, false});
+      return findings_.Deny(Rule::kResourceContradiction, std::move(problem));
     }
     if (input_.mode == Mode::kUpdate) return GrantRunning(view, r, units, shares);
     std::optional<uint32_t> percent = r.settings.gpu_percent;
@@ -176,32 +178,6 @@ class Decider {
       if (share.percent || share.is_unknown) return;
       findings_.Deny(Rule::kMemoryAbove, r.sized_by + ": " + share.error + " (container '" + r.container->name + "')");
     }
-  }
-
-  // It requests one unit whatever its size: its way to the GPU's devices, library and socket. Nothing is guaranteed for
-  // it, so guarantees may fill the rest of the GPU.
-  bool CheckOpportunistic(const RequestedShare& r, std::optional<int64_t> units) {
-    const std::string field =
-        SLUICE_DOMAIN "/" SLUICE_KEY_PRIORITY ": 'opportunistic' of container '" + r.container->name + "' ";
-    if (!r.settings.gpu_percent && !r.settings.gpu_memory) {
-      findings_.Deny(Rule::kResourceContradiction, field + "needs a size; accepted: with " SLUICE_DOMAIN
-                                                           "/" SLUICE_KEY_GPU_FRACTION " or " SLUICE_DOMAIN
-                                                           "/" SLUICE_KEY_GPU_MEMORY);
-      return false;
-    }
-    if (r.settings.gpu_percent > SLUICE_UNITS_PER_GPU) {
-      findings_.Deny(Rule::kResourceContradiction, field + "beside " SLUICE_KEY_GPU_FRACTION " '" +
-                                                       settings::FormatFraction(*r.settings.gpu_percent) +
-                                                       "' is not accepted; accepted: a fraction up to 1");
-      return false;
-    }
-    if (units && *units != 1) {
-      findings_.Deny(Rule::kResourceContradiction, field + "contradicts " + r.container->field + ".resources, which " +
-                                                       "requests " + std::to_string(*units) +
-                                                       " of " SLUICE_RESOURCE "; accepted: 1, or no such resource");
-      return false;
-    }
-    return true;
   }
 
   bool CheckUnits(const Container& c) {
