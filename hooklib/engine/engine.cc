@@ -173,6 +173,16 @@ std::optional<TrackedAddress> FindTracked(CUdeviceptr pointer) {
   return std::nullopt;
 }
 
+std::atomic<bool> g_several_devices_work{false};
+
+void NoteDeviceWorks(Device* device) {
+  if (device->works.exchange(true)) return;
+  const auto devices = Devices();
+  if (std::count_if(devices.begin(), devices.end(), [](const auto& each) { return each->works.load(); }) < 2) return;
+  g_several_devices_work = true;
+  for (const auto& each : devices) each->PrepareForOtherDevices();
+}
+
 void EnsureStarted() {
   constexpr int kMaxFirstBudgetMs = 1000;
   if (g_started_in.load(std::memory_order_acquire) != 0) return;

@@ -14,8 +14,8 @@ void PlanStep::Clear() {
 void Plan::Clear() {
   now.Clear();
   ahead.Clear();
-  for (std::vector<Extent>* runs :
-       {&evict_after, &discard, &stream_discard, &populate_now, &map_remote, &unmap_remote, &repopulate})
+  for (std::vector<Extent>* runs : {&evict_after, &discard, &stream_discard, &populate_now, &populate_on_host,
+                                    &map_remote, &unmap_remote, &repopulate})
     runs->clear();
   probe = {};
   graph_probe = {};

@@ -38,9 +38,10 @@ struct Plan {
   // Free chunks that queued work of this stream alone may have touched: to be discarded in the stream's order, behind
   // all that it holds and before the launch and its fetches.
   std::vector<Extent> stream_discard;
-  // Discarded chunks that the launch names while nothing can be queued: to be populated at once, on the host's time,
-  // which moves nothing.
+  // Discarded chunks that the launch may write while nothing can be queued: to be populated at once, on the host's
+  // time, which moves nothing. On the GPU where the budget has room, else in host memory.
   std::vector<Extent> populate_now;
+  std::vector<Extent> populate_on_host;
   // Chunks that the launch uses remotely: to be mapped in host memory before it.
   std::vector<Extent> map_remote;
   std::vector<Extent> unmap_remote;  // chunks that are to fault again instead

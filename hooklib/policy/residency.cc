@@ -204,6 +204,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     Merge(&plan_.discard);
     Merge(&plan_.stream_discard);
     Merge(&plan_.populate_now);
+    Merge(&plan_.populate_on_host);
   }
   return plan_;
 }
@@ -212,7 +213,7 @@ bool Residency::PrepareSteady(StreamId stream, Seq seq, uint64_t id, SteadySets:
   const uint64_t now = now_ + 1;
   const bool as_before = repeating_predictor_ && last_queues_.first == stream &&
                          repeating_predictor_ == &last_queues_.second->predictor && steady_sets_.IsSteady(*set) &&
-                         resident_bytes_ <= capacity_ && !seeks_probe_victim_;
+                         resident_bytes_ <= capacity_ && !seeks_probe_victim_ && reused_after_discard_.empty();
   if (!as_before || !iterations_.CannotEnd(now) ||
       !repeating_predictor_->CountRepeat(id, set->set_hash, now, steady_launches_))
     return false;
@@ -232,6 +233,7 @@ void Residency::PlanMoves(PlannedLaunch* launch, StreamQueues* queues, std::opti
   if (launch->can_queue && !reused_after_discard_.empty()) launch->reused_chunks = FetchReused(stream);
   if (launch->strategy) touched_.NoteLacking(missing_.size() * kChunkBytes + launch->remote_bytes);
   if (!launch->can_queue) {
+    if (!reused_after_discard_.empty()) PopulateReused();
     FaultInMissing(*launch);
   } else if (!missing_.empty() || plan_.now.in_op) {
     FetchMissing(*launch, queues);

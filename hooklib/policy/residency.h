@@ -22,46 +22,39 @@
 #include <utility>
 #include <vector>
 
-#include "hooklib/policy/evict/candidates.h"
-#include "hooklib/policy/evict/fault_residue.h"
-#include "hooklib/policy/fetch/graph_strategy.h"
-#include "hooklib/policy/fetch/launch_classifier.h"
-#include "hooklib/policy/fetch/placement_state.h"
-#include "hooklib/policy/memory_names.h"
-#include "hooklib/policy/plan.h"
-#include "hooklib/policy/planned_launch.h"
-#include "hooklib/policy/predict/iterations.h"
-#include "hooklib/policy/predict/predictor.h"
-#include "hooklib/policy/residency_stats.h"
-#include "hooklib/policy/steady/steady_sets.h"
-#include "hooklib/policy/stream_queues.h"
-#include "hooklib/policy/touched/touch_sampler.h"
+#include "hooklib/policy/residency_state.h"
 
 namespace sluice::policy {
 
-enum class Prefetch : uint8_t { kOff, kLaunch, kPredict };
-
-class Residency {
+class Residency : private ResidencyState {
  public:
-  Residency(Timeline* timeline, Fences* fences) : timeline_(timeline), fences_(fences) {}
+  Residency(Timeline* timeline, Fences* fences) : ResidencyState(timeline, fences) {}
 
   // --- settings ---
   void set_capacity(uint64_t bytes);
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
   void set_can_discard(bool can) { can_discard_ = can; }
-  // Evictions run at a fraction of the link's rate: chunks that are cheaper remote stay in host memory.
+  bool can_discard() const { return can_discard_; }
+  // Chunks in host memory keep their contents when they are freed: a discard would save nothing where PopulateDiscarded
+  // is called for each allocation.
+  void set_discards_on_host(bool may) { discards_on_host_ = may; }
+  // Whether evictions run at a fraction of the link's rate, so that chunks that are cheaper remote stay in host memory.
   void set_slow_write_back(bool slow) { slow_write_back_ = slow; }
   // The capacity is being raised: nothing live is evicted for a prefetch, since room comes by itself.
   void set_budget_rising(bool rising) { budget_rising_ = rising; }
-  void set_repopulates(bool may) { repopulates_ = may; }  // chunks that a launch overwrites whole. Needs discard
-  // Only the stream of the next Prepare works on the device, and takes discards in its order: no wait for freed chunks.
+  // Whether chunks that a launch overwrites whole are repopulated. Needs discard.
+  void set_repopulates(bool may) { repopulates_ = may; }
+  // Whether only the stream of the next Prepare works on the device, and takes discards in its order: chunks freed on
+  // it need not be waited for then.
   void set_in_order(bool in_order) { in_order_ = in_order; }
-  // Whether chunks that copies alone wrote may be duplicated; else duplicates are withdrawn.
+  // Whether chunks that copies alone wrote may be duplicated. false: duplicates are withdrawn.
   void set_read_mostly(bool may);
-  void set_remote_access(bool may) { may_map_remote_ = may; }  // streaming launches may leave chunks in host memory
+  // Whether streaming launches may leave their chunks in host memory.
+  void set_remote_access(bool may) { may_map_remote_ = may; }
   // More than the link moves in the time of a few launches only displaces chunks that are used sooner.
   void set_max_prefetch_bytes(uint64_t bytes) { max_prefetch_bytes_ = bytes; }
-  void set_max_resident(uint64_t bytes) { max_resident_bytes_ = bytes; }  // that the GPU itself can hold
+  // Bytes that the GPU itself can hold.
+  void set_max_resident(uint64_t bytes) { max_resident_bytes_ = bytes; }
 
   // --- fault residue: a launch larger than the capacity leaves the rest of its set to demand faults ---
   bool has_recent_fault_residue() const { return fault_residue_.IsRecent(now_); }
@@ -70,7 +63,8 @@ class Residency {
   // Whether a sweep is due, but work of several streams still uses its chunks. Launches that leave more residue had
   // better wait: while they are queued, that work is never over. Asks the GPU.
   bool ResidueSweepPending() { return sweep_fence_ && now_ >= sweep_paused_until_ && !IsSweepReady(); }
-  // The wait had no effect: none for so many launches, doubled each time until a sweep has evicted some.
+  // The wait had no effect: no launch waits again for so many launches. Doubled each time, until a sweep has evicted
+  // some.
   void PauseResidueSweep(uint64_t min_launches = 1024);
   // All bytes that faults have brought so far, where the driver counts them.
   void set_faulted_bytes(uint64_t bytes) { fault_residue_.set_counted_bytes(bytes); }
@@ -86,10 +80,12 @@ class Residency {
   void ForgetTouches();                                        // no faults are known
 
   // --- read duplication (read_mostly.cc) ---
-  // Something writes the range, or may. Before Prepare, so that nothing of it is fetched as a duplicate.
+  // Something writes the range, or may. To be called before Prepare, so that nothing of it is fetched as a duplicate.
   void NoteWritten(Extent range);
-  void NoteCopied(Extent range);  // a copy wrote it. Behind Prepare
-  void ForgetAllCopies();         // anything may have been written unseen
+  // A copy wrote the range. Behind Prepare.
+  void NoteCopied(Extent range);
+  // Anything may have been written unseen.
+  void ForgetAllCopies();
   bool has_copies() const { return !copied_ranges_.empty(); }
   bool has_withdrawn() const { return !withdrawn_.empty(); }
   // Former duplicates: their advice is to be withdrawn at once, before anything else is done.
@@ -104,10 +100,12 @@ class Residency {
   bool UsesRemoteAccess(const LaunchProbe& probe);
   // The time of a probe. True where this settles that such launches are left to demand faults.
   bool NoteMeasured(const LaunchProbe& probe, uint64_t ns);
-  void NoteAnswered(const LaunchProbe& probe) { classifier_.NoteAnswered(probe); }  // or will not be known
+  // The time is known, or never will be.
+  void NoteAnswered(const LaunchProbe& probe) { classifier_.NoteAnswered(probe); }
   // Launches of this id should wait for the timed ones, which decide about the next.
   bool ShouldAwaitProbes(uint64_t id) const { return classifier_.ShouldAwait(id); }
-  void NoteAwaitedProbes(uint64_t id) { classifier_.NoteAwaited(id); }  // they have waited, or will not any longer
+  // They have waited, or will not any longer.
+  void NoteAwaitedProbes(uint64_t id) { classifier_.NoteAwaited(id); }
   // The same for graphs larger than the capacity (graph_strategy.h).
   const GraphStrategies& graph_strategies() const { return graph_strategies_; }
   bool NoteMeasured(const GraphProbe& probe, uint64_t ns) { return graph_strategies_.NoteMeasured(probe, ns); }
@@ -122,29 +120,34 @@ class Residency {
   const ProbeStats& probe_stats() const { return classifier_.probe_stats(); }
   const GraphRemainder& graph_remainder() const { return graph_remainder_; }  // of the newest graph
   const PlacementStats& placement_stats() const { return placement_.stats; }
-  void set_names_launches(bool does) { names_launches_ = does; }  // whether ListPlacement is to name launches
+  // Whether ListPlacement is to name launches.
+  void set_names_launches(bool does) { names_launches_ = does; }
   std::vector<PlacementRun> ListPlacement();
   // Entries of the eviction order: no more than a few for each resident chunk.
   size_t ranked_entries() const { return candidates_.size(); }
   ChunkTable& chunks() { return chunks_; }
   uint64_t launches() const { return now_; }
   uint64_t named_bytes() const { return set_.size() * kChunkBytes; }  // by the newest launch
-  bool HasAllResident() const;  // its set is resident, in flight or mapped in host memory: it faults on nothing
-  bool in_steady_state() const { return repeating_predictor_ != nullptr; }                       // for two periods
-  bool has_freed_chunks() const { return !freed_resident_.empty() || !freed_on_host_.empty(); }  // set_in_order matters
+  // Whether its set is resident, in flight or mapped in host memory, so that it faults on nothing.
+  bool HasAllResident() const;
+  bool in_steady_state() const { return repeating_predictor_ != nullptr; }  // for two periods
+  // Whether set_in_order matters.
+  bool has_freed_chunks() const { return !freed_resident_.empty() || !freed_on_host_.empty(); }
   // Live bytes were evicted lately while free chunks waited for their fence: the host should be throttled.
   bool awaits_freed() const { return freed_awaited_at_ && now_ - freed_awaited_at_ < 2048; }
   uint64_t wrong_predictions() const;
 
   // --- memory ---
-  void AddArena(Extent arena, bool populated);  // `populated`: its pages are resident already
+  // `populated`: the backend has made its pages resident already.
+  void AddArena(Extent arena, bool populated);
   void RemoveArena(Extent arena);
   void AddLive(Extent range);
   // `owner`: the live allocation that holds the range, if its application freed the range itself (PyTorch's report).
   void RemoveLive(Extent range, Extent owner = {});
-  void NoteFreed(
-      Extent range);  // an allocation ended: behind a fence its range may be given out, or written by the host
-  void Pin(Extent range, bool pin);  // a pinned chunk stays live whatever is reported (LiveMap)
+  // An allocation ended: once a fence is done, its range may be given out, and the host may write it.
+  void NoteFreed(Extent range);
+  // A pinned chunk stays live whatever is reported (see LiveMap).
+  void Pin(Extent range, bool pin);
 
   // --- launches ---
   // Plans for work on `stream` at position `seq` that touches `set`. `id`: execution id; 0: work that is not predicted.
@@ -167,7 +170,13 @@ class Residency {
   void ForgetStream(StreamId stream);
   // Launches were not looked at until now: any resident chunk may be in use, and may have been written.
   void NoteUnseenUse();
-  void NoteNotFetched(const PlanStep& step);  // the driver refused them: faults bring their contents
+  // The driver refused a plan's fetches: faults bring their contents.
+  void NoteNotFetched(const PlanStep& step);
+  // Whether a discarded chunk was allocated again, and no launch has fetched it yet.
+  bool has_reused_chunks() const { return !reused_after_discard_.empty(); }
+  // Plans to populate these chunks before any work may write them; with `fetching` also those whose fetch is queued. Of
+  // the plan only `populate_now` and `populate_on_host` are used.
+  const Plan& PopulateDiscarded(bool fetching);
   // A plan's `repopulate` chunks were fetched: no stream order was there to discard them in.
   void NoteNotRepopulated(const Plan& plan);
 
@@ -177,8 +186,10 @@ class Residency {
   const Plan& Shrink(StreamId queue, uint64_t bytes);
   // Fetches up to `bytes` of the chunks used since launch number `since`, within the capacity.
   const Plan& RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_t since);
-  uint64_t BytesToEvict(std::span<const Extent> set);  // live ones, for work that touches this now
-  uint64_t TouchedSince(uint64_t launch);              // bytes of live chunks that launches since this one touched
+  // Of work that touches this now: bytes of chunks that are not resident; live bytes that would have to be evicted.
+  uint64_t MissingBytes(std::span<const Extent> set), BytesToEvict(std::span<const Extent> set);
+  // Bytes of live chunks that launches since this one have touched.
+  uint64_t TouchedSince(uint64_t launch);
   // Bytes of evictions in flight: asks the GPU; and as it last answered.
   uint64_t EvictingBytes();
   uint64_t evicting_bytes() const { return evicting_bytes_; }
@@ -188,7 +199,6 @@ class Residency {
 
  private:
   static constexpr uint64_t kHorizonLaunches = 256;
-  static constexpr uint64_t kSweepPauseLaunches = 16;
 
   // --- residency.cc ---
   bool IsSteady(const SteadySets::Set& set, const PlannedLaunch& launch) const;
@@ -322,6 +332,8 @@ class Residency {
   bool IsDiscarded(Chunk* chunk, StreamId stream);
   size_t FetchReused(StreamId stream);
   void NoteReused(size_t count, Mark mark);
+  void PopulateOnHost(Chunk* chunk);
+  void PopulateReused();
   // --- evict/residue_sweep.cc ---
   void NoteFaultResidueBytes(uint64_t bytes);
   void SweepFaultResidue(StreamId stream);
@@ -332,66 +344,6 @@ class Residency {
   void ForgetCopies(Extent range);
   void Withdraw(Chunk* chunk);
   void Drop(Chunk* chunk, PlanStep* step);
-
-  Timeline* timeline_;
-  Fences* fences_;
-  // Every launch reads these, so they lie side by side: between two launches the driver uses the caches.
-  uint64_t now_ = 1;
-  uint64_t resident_bytes_ = 0;
-  uint64_t capacity_ = kNever;
-  uint64_t idle_bytes_ = 0;       // of resident chunks without a live byte
-  uint64_t min_slack_bytes_ = 0;  // of the capacity, unused in the whole iteration
-  Iterations iterations_;
-  uint64_t freed_awaited_at_ = 0;
-  std::pair<StreamId, StreamQueues*> last_queues_;  // the newest launch's
-  std::span<Chunk*> set_;                           // the newest launch's; in set_storage_ or a steady set
-  Prefetch prefetch_ = Prefetch::kPredict;
-  bool may_map_remote_ = true;
-  bool names_launches_ = false;
-  bool seeks_probe_victim_ = false;  // for a launch that may use little of its resident set (MarkProbeVictims)
-  SteadySets steady_sets_;
-  uint64_t steady_launches_ = 0;              // launches in a row with a steady set
-  Predictor* repeating_predictor_ = nullptr;  // of the stream whose launches are only counted
-  SteadySets::Set* steady_set_ = nullptr;
-  std::vector<Chunk*> missing_;
-  FaultResidue fault_residue_;
-  Epoch sweep_fence_ = 0;  // behind it the chunks that a sweep found in use may be evicted; 0: none
-  uint64_t sweep_paused_until_ = 0, sweep_pause_ = kSweepPauseLaunches;
-  uint32_t failed_sweeps_ = 0;         // in a row, behind such a fence
-  std::vector<Va> excess_duplicates_;  // fetched beyond the capacity, or in use when room was needed
-  std::vector<Extent> withdrawn_;
-  ResidencyStats stats_;
-  std::unordered_map<StreamId, StreamQueues> queues_;
-  Plan plan_;
-  ChunkTable chunks_;
-  uint64_t evicting_bytes_ = 0;
-  std::vector<Chunk*> set_storage_, hot_missing_;
-  std::vector<Operand> operands_;       // of the newest launch without a steady set
-  std::vector<Chunk*> evicted_behind_;  // the launch that is being planned
-  uint64_t last_demand_paged_ = 0;      // the newest launch that left chunks to demand faults by choice
-  // Chunks without a live byte: resident, and host-resident.
-  std::deque<Chunk*> freed_resident_, freed_on_host_;
-  std::vector<Chunk*> reused_after_discard_;  // allocated again
-  Candidates candidates_;
-  bool freed_unfenced_ = false;       // free chunks were found whose fence is not done
-  uint64_t shrink_paused_until_ = 0;  // before it no more is evicted to come down to the capacity
-  uint64_t yield_paused_until_ = 0;   // before it no room is looked for that faults need
-  bool can_discard_ = true, slow_write_back_ = true, in_order_ = false;
-  bool budget_rising_ = false, repopulates_ = true, read_mostly_ = false;
-  CopiedRanges copied_ranges_;
-  TouchSampler touched_;
-  std::vector<Va> touched_late_;   // of which faults have brought pages: the rest is to be fetched
-  uint32_t explored_replays_ = 0;  // of graphs whose chunks were tried
-  LaunchClassifier classifier_;
-  GraphStrategies graph_strategies_;
-  uint64_t last_graph_at_ = 0, bytes_since_graph_ = 0;  // a graph with a strategy; chunks used since
-  GraphRemainder graph_remainder_;
-  PlacementState placement_;
-  uint64_t reuse_distance_x64_ = 0;  // 64 x the mean of launches from an eviction for room to the next use
-  uint64_t max_resident_bytes_ = kNever, max_prefetch_bytes_ = uint64_t{64} << 20;
-  uint64_t far_paused_until_ = 0, far_full_until_ = 0, far_reserve_bytes_ = 0;  // PrefetchFar; that it leaves free
-  uint64_t proactive_paused_until_ = 0;                                         // EvictProactively
-  uint32_t live_chunks_ = 0;                                                    // chunks with a live byte
 };
 
 }  // namespace sluice::policy

@@ -24,6 +24,25 @@ struct Migrate {
   uint32_t status;
 };
 
+// UVM_DISCARD, likewise.
+constexpr unsigned long kDiscard = 80;
+struct Discard {
+  uint64_t base, length, flags;
+  uint32_t status;
+};
+
+// Works under SIMGPU_REQUESTS=threads.
+uint32_t DiscardRange(simgpu::Simulator::Lock& lock, const Discard& request) {
+  constexpr uint32_t kNotSupported = 86, kInvalidArgument = 31;
+  const char* how = std::getenv("SIMGPU_REQUESTS");
+  if (how == nullptr || std::strcmp(how, "threads") != 0) return kNotSupported;
+  if (request.flags > 1) return kInvalidArgument;
+  simgpu::Allocation* a = simgpu::FindAllocation(request.base);
+  if (a == nullptr || a->kind != simgpu::MemoryKind::kManaged) return kNotSupported;
+  Sim().DiscardByRequest(lock, a, request.base, request.length);
+  return 0;
+}
+
 // Works under SIMGPU_REQUESTS=threads. Under "fail" all requests but the first fail.
 uint32_t MigrateToHost(simgpu::Simulator::Lock& lock, const Migrate& request) {
   constexpr uint32_t kNotSupported = 86, kNoMemory = 81;
@@ -46,6 +65,10 @@ int Control(int descriptor, unsigned long request, void* argument) {
   simgpu::Simulator::Lock lock(Sim().mutex);
   if (request == kMigrate) {
     static_cast<Migrate*>(argument)->status = MigrateToHost(lock, *static_cast<const Migrate*>(argument));
+    return 0;
+  }
+  if (request == kDiscard) {
+    static_cast<Discard*>(argument)->status = DiscardRange(lock, *static_cast<const Discard*>(argument));
     return 0;
   }
   return Sim().uvm_tools().Control(descriptor, request, argument);

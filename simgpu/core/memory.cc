@@ -243,6 +243,13 @@ void Memory::MoveToHost(Block* b, const BlockPart& part, uint32_t mask) {
   UpdateChunk(b, part.block_bytes);
 }
 
+void Memory::PopulateOnHost(Block* b, const BlockPart& part, uint32_t mask) {
+  b->host |= mask;
+  b->lazy &= ~mask;
+  b->discarded &= ~mask;
+  UpdateChunk(b, part.block_bytes);
+}
+
 void Memory::WithdrawDuplicates(Block* b, const BlockPart& part) {
   b->read_mostly = false;
   const uint32_t both = b->resident & b->host;

@@ -90,6 +90,7 @@ class Memory {
   // Residency, without time. All need the state's lock.
   bool Place(Block* b, const BlockPart& part, int card, uint32_t mask, bool keep_host);  // false: table full
   void MoveToHost(Block* b, const BlockPart& part, uint32_t mask);
+  void PopulateOnHost(Block* b, const BlockPart& part, uint32_t mask);  // pages that are nowhere
   // The advice was withdrawn: one copy of each duplicate remains, on the host unless the card is the preferred
   // location.
   void WithdrawDuplicates(Block* b, const BlockPart& part);

@@ -60,6 +60,7 @@ const Key kKeys[] = {KEY(name),
                      KEY(fault_few_rows_gbps),
                      KEY(fault_convolution_gbps),
                      KEY(populate_gbps),
+                     KEY(populate_host_gbps),
                      KEY(evict_gbps),
                      KEY(remote_gbps),
                      KEY(remote_one_way_gbps),
@@ -133,8 +134,8 @@ std::string Check(const Profile& p) {
   if (p.memory < (64 << 20)) return "memory: at least 64Mi is accepted";
   if (p.reserve + p.context_bytes >= p.memory) return "reserve + context_bytes must be less than memory";
   if (p.copy_gbps <= 0 || p.fault_discarded_gbps <= 0 || SlowestFaults(p) <= 0 || p.populate_gbps <= 0 ||
-      p.evict_gbps <= 0 || p.remote_gbps <= 0 || p.remote_one_way_gbps <= 0 || p.pageable_gbps <= 0 ||
-      p.prefetch_in_2m_gbps <= 0 || p.prefetch_out_2m_gbps <= 0 || p.managed_duplex_gbps <= 0 ||
+      p.populate_host_gbps <= 0 || p.evict_gbps <= 0 || p.remote_gbps <= 0 || p.remote_one_way_gbps <= 0 ||
+      p.pageable_gbps <= 0 || p.prefetch_in_2m_gbps <= 0 || p.prefetch_out_2m_gbps <= 0 || p.managed_duplex_gbps <= 0 ||
       p.fault_duplex_gbps <= 0 || p.request_out_gbps <= 0 || p.requests_out_gbps <= 0 || p.requests_duplex_gbps <= 0 ||
       p.copy_duplex_gbps <= 0 || p.device_copy_gbps <= 0 || p.peer_gbps <= 0) {
     return "rates must be greater than 0";

@@ -95,6 +95,7 @@ class Simulator {
 
   // The calling thread evicts by a request of its own, and waits for the eviction.
   void EvictByRequest(Lock& lock, Allocation* a, uint64_t address, uint64_t length);
+  void DiscardByRequest(Lock& lock, Allocation* a, uint64_t address, uint64_t length);
 
   // Synchronous contents, outside any stream.
   bool ReadBytes(uint64_t address, void* out, uint64_t length);
@@ -146,6 +147,7 @@ class Simulator {
   Result StepMemset(Stream* s, Op* op, int64_t t);
   uint64_t EvictionParts(const Stream& s, int64_t t) const;
   Result StepPrefetch(Stream* s, Op* op, int64_t t);
+  void Request(Lock& lock, int card, Op* op);
   Result StepDiscard(Stream* s, Op* op, int64_t t);
   Result StepWaitValue(Stream* s, Op* op, int64_t t);
   void StepWriteValue(Stream* s, Op* op, int64_t t);

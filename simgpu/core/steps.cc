@@ -205,6 +205,13 @@ Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
         continue;
       }
       const uint32_t out = part.mask & b->resident;
+      // Pages that are nowhere, discarded ones among them, are populated in host memory, of zeros.
+      const uint32_t fresh = part.mask & ~b->host & ~b->resident;
+      if (fresh != 0) {
+        SharedState::Lock lock(state_);
+        t += Nanoseconds(BytesOf(fresh, part.block_bytes), profile_.populate_host_gbps);
+        memory_.PopulateOnHost(b, part, fresh);
+      }
       if (b->chunk < 0 || (out == 0 && (b->lazy & part.mask) == 0)) {
         t += profile_.prefetch_resident_block_ns;
         continue;

@@ -34,7 +34,8 @@ void Simulator::WaitUntilDone(Lock& lock, const char* what, bool (*done)(const v
     }
     if (done(argument)) return;
     const auto now = Clock::now();
-    if (!callbacks_.empty() &&
+    // A request that the application's function makes itself ends before the function does.
+    if (!callbacks_.empty() && !ThisThread().in_callback &&
         (callback_since == Clock::time_point{} || now - callback_since < std::chrono::seconds(1))) {
       // The application's function runs on the driver's thread. Nothing later happens before it returns, unless it
       // waits for something later itself.
@@ -91,17 +92,28 @@ void Simulator::WaitFence(Lock& lock, const FencePtr& fence, const char* what) {
 }
 
 void Simulator::EvictByRequest(Lock& lock, Allocation* a, uint64_t address, uint64_t length) {
-  static thread_local Stream* own = nullptr;
-  if (own == nullptr || own->card != a->card) own = NewStream(a->card, nullptr, false, false);
-  ThisThread().now = std::max(ThisThread().now, worked_until_);
   Op* op = NewOp(OpKind::kPrefetch);
   op->ranges = {{address, length, kHostCard}};
   op->eviction_threads = 1;
+  Request(lock, a->card, op);
+}
+
+void Simulator::DiscardByRequest(Lock& lock, Allocation* a, uint64_t address, uint64_t length) {
+  Op* op = NewOp(OpKind::kDiscard);
+  op->ranges = {{address, length, a->card}};
+  Request(lock, a->card, op);
+}
+
+// Runs it beside all streams, and waits for it.
+void Simulator::Request(Lock& lock, int card, Op* op) {
+  static thread_local Stream* own = nullptr;
+  if (own == nullptr || own->card != card) own = NewStream(card, nullptr, false, false);
+  ThisThread().now = std::max(ThisThread().now, worked_until_);
   op->fence = std::make_shared<Fence>();
   const FencePtr over = op->fence;
   ++own->pending_prefetches;
   Submit(lock, own, op);
-  WaitFence(lock, over, "its own eviction request");
+  WaitFence(lock, over, "its own request");
 }
 
 void Simulator::WaitForEvictions(Lock& lock) {

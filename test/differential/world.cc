@@ -119,10 +119,15 @@ bool World::SyncFree(int context) const {
   });
 }
 
-Stamp World::Submit(int stream) {
+Stamp World::Submit(int stream, bool runs) {
   const Stream& self = streams[stream];
   Line& line = lines_[self.line];
   line.clock.Join(host_);
+  if (!runs && self.number == 0) {
+    const Stamp stamp{self.line, ++line.last};
+    line.clock.Add(stamp);
+    return stamp;
+  }
   // The legacy stream waits for the context's blocking streams, and they for it.
   for (const Stream& other : streams) {
     if (other.line < 0 || other.line == self.line || other.context != self.context) continue;

@@ -109,7 +109,8 @@ class World {
   bool SyncFree(int context) const;
 
   // Accounts for new work on a stream.
-  Stamp Submit(int stream);
+  // `runs` false: an allocation or a free in stream order, which on the legacy stream is no barrier for other streams.
+  Stamp Submit(int stream, bool runs = true);
   // Orders the next work of `stream` (-1: of the host) behind `stamp` by one of several ways. False if none is legal
   // now.
   bool Order(int stream, Stamp stamp, int thread, Random& random);

@@ -52,7 +52,7 @@ bool World::MakeBlock(const Op& op, Random& random) {
     } else {
       Emit(kAllocAsync, thread, {op.a, block.bytes, streams[stream].number});
     }
-    block.write = Submit(stream);
+    block.write = Submit(stream, false);
   } else {
     if (!Unsafe(thread)) return false;
     Use(thread, block.context);
@@ -118,7 +118,7 @@ bool World::EndBlock(const Op& op, Random& random) {
     if (!OrderBlock(stream, op.a, true, thread, random)) return false;
     Use(thread, streams[stream].context);
     Emit(kFreeAsync, thread, {op.a, streams[stream].number});
-    Submit(stream);
+    Submit(stream, false);
     FreeBlock(op.a);
     return true;
   }

@@ -116,6 +116,57 @@ SCENARIO(peer_reads_stay_remote) {
   PrintDigest("q", q, 64 * kMiB);
 }
 
+// GPU 0 discards what is freed; the next owner of the memory is written by GPU 1 first.
+SCENARIO(discarded_by_one_gpu_written_by_another) {
+  constexpr uint64_t kBlock = 64 * kMiB;
+  EXPECT(Cards() >= 2);
+  Card first(0);
+  CUstream s0 = first.Stream();
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 12; ++i) blocks.push_back(Alloc(kBlock));
+  // The blocks in front are freed and discarded when the others need room. Their arenas stay.
+  const auto fill_and_free = [&](uint32_t from) {
+    OK(cuCtxSetCurrent(first.context));
+    for (uint32_t i = 0; i < 12; ++i) {
+      first.Named(s0, {Write(blocks[i], kBlock, from + i)});
+      OK(cuStreamSynchronize(s0));
+    }
+    for (uint32_t i = 9; i < 12; ++i) OK(cuMemFree(blocks[i]));
+    for (uint32_t round = 0; round < 3; ++round) {
+      for (uint32_t i = 0; i < 9; ++i) first.Named(s0, {Read(blocks[i], kBlock, from + i)});
+      OK(cuStreamSynchronize(s0));
+    }
+  };
+  fill_and_free(1);
+  CUdeviceptr shared = 0;
+  OK(cuMemAllocManaged(&shared, kBlock, CU_MEM_ATTACH_GLOBAL));
+  blocks[9] = Alloc(kBlock);
+  blocks[10] = Alloc(kBlock);
+
+  // The first work of GPU 1 in this process.
+  Card second(1);
+  CUstream s1 = second.Stream();
+  const CUdeviceptr own = Alloc(kBlock);
+  second.Named(s1, {Write(shared, kBlock, 40)});
+  second.Named(s1, {Write(own, kBlock, 41)});
+  OK(cuMemcpyPeerAsync(blocks[9], first.context, own, second.context, kBlock, s1));
+  OK(cuStreamSynchronize(s1));
+  PrintDigest("shared", shared, kBlock);
+  PrintDigest("copied", blocks[9], kBlock);
+
+  // Once more, now that both GPUs work.
+  OK(cuCtxSetCurrent(first.context));
+  blocks[11] = Alloc(kBlock);
+  fill_and_free(60);
+  for (uint32_t i = 9; i < 12; ++i) blocks[i] = Alloc(kBlock);
+  OK(cuCtxSetCurrent(second.context));
+  OK(cuMemcpyPeerAsync(blocks[10], first.context, own, second.context, kBlock, s1));
+  OK(cuStreamSynchronize(s1));
+  PrintDigest("copied", blocks[10], kBlock);
+  OK(cuCtxSetCurrent(first.context));
+  for (uint32_t i = 0; i < 9; ++i) PrintDigest("block", blocks[i], kBlock);
+}
+
 // A ring of GPUs: each reads its neighbour's block, and more blocks of its own than fit its budget.
 SCENARIO(ring_of_peer_reads) {
   const auto count = static_cast<uint32_t>(Cards());

@@ -305,4 +305,68 @@ TEST_CASE("a chunk that two queues may be evicting is not discarded when the new
   CHECK(gpu.Queue({Chunks(14)}, 2).discard.empty());
 }
 
+TEST_CASE("where nothing can be queued, discarded chunks are populated on the GPU or in host memory") {
+  Gpu gpu;
+  gpu.ReportFreed(Chunks(4, 2));
+  gpu.fences.Close();
+  gpu.Finish();
+  REQUIRE(gpu.Launch({Chunks(38, 2)}).discard == std::vector<Extent>{Chunks(4, 2)});
+  gpu.residency.AddLive(Chunks(4, 2));
+  const bool is_full = GENERATE(false, true);
+  INFO((is_full ? "the budget is full" : "the budget has room"));
+  if (!is_full) gpu.residency.set_capacity(Gpu::kAll * kChunkBytes);
+  // Of a launch larger than the budget what does not fit is left to faults.
+  const std::vector<Extent> set{is_full ? Chunks(0, Gpu::kAll) : Chunks(4)};
+  const Plan& plan = gpu.residency.Prepare(1, ++gpu.seq[1], set, is_full ? 77 : 0, false);
+  CHECK(plan.now.empty());
+  if (is_full) {
+    CHECK(plan.populate_on_host == std::vector<Extent>{Chunks(4, 2)});
+    CHECK(plan.populate_now.empty());
+  } else {
+    CHECK(plan.populate_now == std::vector<Extent>{Chunks(4)});
+    CHECK(plan.populate_on_host == std::vector<Extent>{Chunks(5)});  // it may be written, though it is not named
+  }
+  // Both count as memory with contents from now on.
+  gpu.residency.set_capacity(Gpu::kCapacity * kChunkBytes);
+  const uint64_t in = gpu.residency.stats().bytes_in;
+  gpu.Launch({Chunks(5)});
+  CHECK(gpu.residency.stats().bytes_in == in + kChunkBytes);
+}
+
+TEST_CASE("a launch that can queue nothing populates chunks whose fetch another stream has queued") {
+  Gpu gpu;
+  gpu.ReportFreed(Chunks(4, 2));
+  gpu.fences.Close();
+  gpu.Finish();
+  REQUIRE(gpu.Launch({Chunks(38, 2)}).discard == std::vector<Extent>{Chunks(4, 2)});
+  gpu.residency.AddLive(Chunks(4, 2));
+  gpu.time.transfers_instant = false;
+  REQUIRE(gpu.Launch({Chunks(4)}, 1).now.fetch == std::vector<Extent>{Chunks(4, 2)});
+  const Plan& plan = gpu.residency.Prepare(2, ++gpu.seq[2], std::vector<Extent>{Chunks(4)}, 0, false);
+  CHECK(plan.populate_now == std::vector<Extent>{Chunks(4)});
+}
+
+TEST_CASE("beside other GPUs discarded chunks are populated when they are allocated again") {
+  Gpu gpu;
+  gpu.ReportFreed(Chunks(4, 3));
+  gpu.fences.Close();
+  gpu.Finish();
+  REQUIRE(gpu.Launch({Chunks(37, 3)}).discard == std::vector<Extent>{Chunks(4, 3)});
+  CHECK_FALSE(gpu.residency.has_reused_chunks());
+  gpu.residency.AddLive(Chunks(4));
+  REQUIRE(gpu.residency.has_reused_chunks());
+  gpu.Launch({Chunks(4)});  // its fetch is queued, not done
+  gpu.residency.AddLive(Chunks(5));
+  const uint64_t in_host = gpu.residency.stats().host_bytes;
+  const Plan first = gpu.residency.PopulateDiscarded(true);
+  CHECK(first.populate_now == std::vector<Extent>{Chunks(4)});
+  CHECK(first.populate_on_host == std::vector<Extent>{Chunks(5)});
+  CHECK(gpu.residency.stats().host_bytes == in_host + kChunkBytes);
+  CHECK_FALSE(gpu.residency.has_reused_chunks());
+  gpu.residency.AddLive(Chunks(6));
+  const Plan& later = gpu.residency.PopulateDiscarded(false);
+  CHECK(later.populate_now.empty());
+  CHECK(later.populate_on_host == std::vector<Extent>{Chunks(6)});
+}
+
 }  // namespace sluice::policy

@@ -28,7 +28,8 @@ void Device::ContextEnds(CUcontext handle) {
   if (it == contexts.end()) return;
   for (const auto& stream : streams) {
     if (stream->context == it->second.get())
-      eviction_threads::ReleaseWaiters(stream->evict_queue, it->second->eviction_cells);
+      for (const TransferQueue* const queue : {&stream->evict_queue, &stream->discard_queue})
+        eviction_threads::ReleaseWaiters(*queue, it->second->eviction_cells);
   }
 }
 
@@ -168,11 +169,13 @@ void Device::EndGreenContext(CUcontext handle) {
         events->clear();
         if (CUevent event = heir->events.Record(housekeeping)) events->emplace_back(newest, event);
       }
-      eviction_threads::ReleaseWaiters(stream->evict_queue, old->eviction_cells);
+      for (TransferQueue* const queue : {&stream->evict_queue, &stream->discard_queue}) {
+        eviction_threads::ReleaseWaiters(*queue, old->eviction_cells);
+        queue->entry = nullptr;
+        queue->cell = 0;
+      }
       stream->context = heir;
       stream->fetch_queue.stream = stream->evict_queue.stream = stream->discard_queue.stream = nullptr;
-      stream->evict_queue.entry = nullptr;
-      stream->evict_queue.cell = 0;
     }
     timings.ForgetContext(old);
     contexts.erase(it);

@@ -22,6 +22,11 @@ inline std::span<const std::unique_ptr<Device>> Devices() {
   return devices ? std::span(*devices) : std::span<const std::unique_ptr<Device>>();
 }
 
+// Whether streams of the application were seen on several devices.
+extern std::atomic<bool> g_several_devices_work;
+// A stream of the device was seen. Called before its first work, without any lock.
+void NoteDeviceWorks(Device* device) SLUICE_TAKES_DEVICE_LOCK;
+
 // In a forked child: those of the process that it was forked from, as they were then; null: there were none.
 const std::vector<std::unique_ptr<Device>>* InheritedDevices();
 

@@ -148,9 +148,9 @@ CUevent EventPool::Record(CUstream stream) {
   return nullptr;
 }
 
-bool TransferQueue::Follow(CUstream application, EventPool* pool) {
+bool TransferQueue::Follow(CUstream application, CUstream waiter, EventPool* pool) {
   CUevent after = pool->Take(), before = after ? pool->Record(application) : nullptr;
-  const bool ordered = before && g_real.cuStreamWaitEvent(stream, before, 0) == CUDA_SUCCESS;
+  const bool ordered = before && g_real.cuStreamWaitEvent(waiter, before, 0) == CUDA_SUCCESS;
   if (before) pool->Give(before);
   if (after) pool->Give(after);  // taken again by Stamp
   return ordered;
@@ -200,6 +200,7 @@ Stream* FindStream(CUstream handle, bool per_thread_default) {
     const ContextScope scope(owner);
     Device* device = CurrentDevice();
     if (!device) return nullptr;
+    if (!device->works.load(std::memory_order_relaxed)) NoteDeviceWorks(device);
     const bool blocking = IsBlocking(normal);
     if (normal == CU_STREAM_PER_THREAD) RegisterThreadEnd();
     DeviceLock device_lock(device->mutex);

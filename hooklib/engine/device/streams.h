@@ -51,9 +51,10 @@ struct TransferQueue {
   NumberedEvents events SLUICE_BY_DEVICE_LOCK;
 
   bool HasStream() SLUICE_DEVICE_LOCKED;  // makes it at the first call; false where the driver gives none
-  // Waits, on the GPU, for everything that `application` holds now. By a new event, always: the stream may have been
-  // told to wait for others since its newest one was set. False: the driver gives no event, or none for the way back.
-  bool Follow(CUstream application, EventPool* pool) SLUICE_DEVICE_LOCKED;
+  // `waiter`, the queue's stream or its entry, waits on the GPU for everything that `application` holds now. By a new
+  // event, always: the stream may have been told to wait for others since its newest one was set. False: the driver
+  // gives no event, or none for the way back.
+  bool Follow(CUstream application, CUstream waiter, EventPool* pool) SLUICE_DEVICE_LOCKED;
   // An event behind everything that the queue holds now stands for operation `op`. Without one the operation counts as
   // done at once: order is lost for it, bytes are not.
   void Stamp(uint64_t op, EventPool* pool) SLUICE_DEVICE_LOCKED;

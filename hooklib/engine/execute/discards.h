@@ -1,4 +1,8 @@
-// Discards in a stream's order, of freed ranges and of ranges that the next work overwrites.
+// Discards: at once, and in a stream's order of freed ranges and of ranges that the next work overwrites.
+//
+// A discard must have taken effect before anything populates the range again, else it drops what is written later. The
+// driver's call for it returns, and lets its stream go on, before that (docs/design/driver.md). So the engine makes the
+// request below that call itself (requests.h). Where it cannot, freed ranges are written back.
 //
 // Freed ranges. A discard that is executed at once has to wait for all work that was queued when its range was freed.
 // A host that runs ahead has needed the room several times by then. On a convolution net's training at a third of its
@@ -23,11 +27,18 @@
 
 namespace sluice {
 
+// Whether a discard can take its place in a stream's order: by an eviction thread, or by the driver's thread for host
+// functions.
+bool MayDiscardInOrder();
 // Whether no other stream of the device has anything queued, nor has had for hundreds of launches.
 bool WorksAlone(Stream* stream) SLUICE_DEVICE_LOCKED;
 // Whether an event set on the stream now stands behind everything that its next work waits for.
 bool IsOrderKnown(Stream* stream) SLUICE_DEVICE_LOCKED;
 
+// Finds out how discards are made, once: by one of a block of its own.
+void TryDiscard();
+// Discards the plan's free chunks of which no queued work could touch anything.
+void DiscardNow(const policy::Plan& plan, Stream* stream) SLUICE_DEVICE_LOCKED;
 // Queues the plan's discards of freed ranges; the stream and its fetches wait for them on the GPU.
 void DiscardFreed(const policy::Plan& plan, Stream* stream) SLUICE_DEVICE_LOCKED;
 // Queues the discard and the prefetch of the plan's overwritten ranges, and the stream's wait for them.

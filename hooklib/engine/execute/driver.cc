@@ -116,8 +116,15 @@ bool QueueDiscard(const std::vector<memory::Extent>& runs, CUstream stream) {
          CUDA_SUCCESS;
 }
 
-bool DiscardRuns(const std::vector<memory::Extent>& runs, CUstream stream) {
-  return QueueDiscard(runs, stream) && g_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
+CUresult RepopulateRuns(const std::vector<memory::Extent>& runs, CUdevice device, CUstream stream) {
+  if (!g_real.cuMemDiscardAndPrefetchBatchAsync) return CUDA_ERROR_NOT_SUPPORTED;
+  Batch batch(runs);
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = device;
+  size_t first = 0;
+  return g_real.cuMemDiscardAndPrefetchBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), &location,
+                                                  &first, 1, 0, stream);
 }
 
 }  // namespace sluice

@@ -33,12 +33,11 @@ bool StaysUntilUnset(CUmem_advise advice);
 void Unset(const GivenAdvice& given);
 // Pages of the range stay with `owner` and are mapped by `peers`.
 void AdvisePeers(memory::Extent range, CUdevice owner, const std::vector<CUdevice>& peers);
-// Contents are undefined from here on in the order of `stream`, which must not be the legacy one. False where the
-// driver cannot discard (before 580).
+// Contents are undefined from some time after `stream` comes to it on, which must not be the legacy one: see
+// discards.h. False where the driver cannot discard (before 580).
 bool QueueDiscard(const std::vector<memory::Extent>& runs, CUstream stream);
-// The same of host-resident ranges, whose next fetch then moves nothing. Returns when it is done. False where the
-// driver cannot: contents stay.
-bool DiscardRuns(const std::vector<memory::Extent>& runs, CUstream stream);
+// The ranges are populated empty on the GPU, in the order of `stream`, which must not be the legacy one.
+CUresult RepopulateRuns(const std::vector<memory::Extent>& runs, CUdevice device, CUstream stream);
 
 }  // namespace sluice
 

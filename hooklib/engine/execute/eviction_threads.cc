@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <deque>
 #include <map>
 
@@ -17,6 +16,7 @@
 #include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/execute/driver_port.h"
 #include "hooklib/engine/execute/own_thread.h"
+#include "hooklib/engine/execute/requests.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/uvm_tools.h"
 
@@ -32,24 +32,11 @@ constexpr int kMaxFailuresInARow = 64;  // requests; then the driver's call is u
 constexpr size_t kPageBytes = 4096;
 constexpr uint32_t kCellsPerPage = kPageBytes / sizeof(uint32_t);
 
-struct MigrateRequest {
-  uint64_t base, length;
-  unsigned char to[16];
-  uint32_t flags;
-  uint64_t semaphore;
-  uint32_t payload;
-  int32_t node;
-  uint64_t user_start, user_length;
-  uint32_t status;
-};
-static_assert(sizeof(MigrateRequest) == 80);
-constexpr unsigned long kMigrate = 51;
-// The driver's name for the host.
-constexpr unsigned char kHostUuid[16] = {0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2,
-                                         0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77, 0x73};
+enum class JobKind : uint8_t { kEvict, kDiscard };
 
-// Evictions that were queued together.
+// Evictions or discards that were queued together.
 struct Job {
+  JobKind kind;
   std::vector<Extent> pieces;
   size_t next = 0, unfinished = 0;  // the first piece that no thread has taken; pieces that are not done
   uint32_t* cell;
@@ -77,17 +64,6 @@ Shared& TheShared() {
   return shared;
 }
 
-bool Request(const Shared& shared, const client::Descriptor& space, Extent piece) {
-  if (!space.IsOurs()) return false;  // the program has closed it, perhaps opened something else in its place
-  MigrateRequest request{};
-  request.base = piece.base;
-  request.length = piece.bytes;
-  std::memcpy(request.to, kHostUuid, sizeof kHostUuid);
-  request.node = -1;
-  request.status = ~0u;
-  return shared.port.control(space.fd(), kMigrate, &request) == 0 && request.status == 0;
-}
-
 void FinishPiece(Shared& shared, Job* job) SLUICE_REQUIRES(shared.mutex) {
   if (--job->unfinished != 0) return;
   uint32_t* const cell = job->cell;
@@ -111,7 +87,8 @@ void* EvictionThread(void*) {
     if (job->next == job->pieces.size()) shared.jobs.pop_front();
     {
       MutexUnlock unlocked(shared.mutex);
-      if (Request(shared, shared.space, piece)) {
+      const auto request = job->kind == JobKind::kEvict ? requests::Evict : requests::Discard;
+      if (request(shared.port, shared.space, piece)) {
         shared.failures_in_a_row = 0;
       } else if (++shared.failures_in_a_row == kMaxFailuresInARow) {
         shared.state = State::kUnused;
@@ -164,7 +141,7 @@ bool StartThreads(int count) {
 // Makes the first request, of a chunk that is about to be evicted in any case.
 State Try(Shared& shared, const std::vector<Extent>& runs) {
   const int wanted = GetConfig().eviction_threads;
-  if (shared.port.evict && shared.port.evict(nullptr, nullptr, nullptr, nullptr, 0, 0) == CUDA_SUCCESS) {
+  if (CallsAreExact()) {
     shared.by_port = true;  // whatever CPUs this machine has
     return wanted > 0 ? State::kUsed : State::kUnused;
   }
@@ -174,7 +151,7 @@ State Try(Shared& shared, const std::vector<Extent>& runs) {
     return State::kUnused;
   for (const int number : shared.port.address_spaces(-1)) {
     const client::Descriptor space(number);
-    if (!Request(shared, space, {runs.front().base, memory::kChunkBytes})) continue;
+    if (!requests::Evict(shared.port, space, {runs.front().base, memory::kChunkBytes})) continue;
     shared.space = space;
     return StartThreads(threads) ? State::kUsed : State::kUnused;
   }
@@ -220,7 +197,45 @@ bool AssignCell(TransferQueue* queue, CellPage* cells) SLUICE_DEVICE_LOCKED {
   return true;
 }
 
+// By an event: a wait for a value alone is no order that the driver knows of.
+void WaitForStream(CUstream before, CUstream after, EventPool* pool) SLUICE_DEVICE_LOCKED {
+  if (CUevent event = pool->Record(before)) {
+    g_real.cuStreamWaitEvent(after, event, 0);
+    pool->Give(event);
+  }
+}
+
+// The threads take the runs when `entry` comes to this place, and the queue's stream waits for them.
+CUresult HandOver(JobKind kind, TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
+                  const std::vector<Extent>& runs) SLUICE_DEVICE_LOCKED {
+  const uint32_t place = queue->cell - 1;
+  auto* const job = new Job{kind, SplitIntoPieces(runs), 0, 0, cells->host + place, queue->newest_cell_value + 1};
+  job->unfinished = job->pieces.size();
+  const CUresult result = g_real.cuLaunchHostFunc(entry, OnStreamReached, job);
+  WaitForStream(entry, queue->stream, pool);
+  if (result != CUDA_SUCCESS) {
+    // The job is left alone: the error may be an earlier launch's.
+    cells->refused = true;
+    return EvictRuns(runs, queue->stream);
+  }
+  ++queue->newest_cell_value;
+  const CUresult waits = g_real.cuStreamWaitValue32_v2(queue->stream, cells->device + place * sizeof(uint32_t),
+                                                       queue->newest_cell_value, CU_STREAM_WAIT_VALUE_GEQ);
+  if (waits != CUDA_SUCCESS) cells->refused = true;
+  return waits;
+}
+
 }  // namespace
+
+bool CallsAreExact() {
+  static const bool exact = [] {
+    const DriverPort port = TheDriverPort();
+    return port.evict && port.evict(nullptr, nullptr, nullptr, nullptr, 0, 0) == CUDA_SUCCESS;
+  }();
+  return exact;
+}
+
+bool MayDiscard() { return CallsAreExact() || TheShared().state.load(std::memory_order_relaxed) != State::kUnused; }
 
 CUstream EntryStream(TransferQueue* queue, CellPage* cells, const std::vector<Extent>& runs) {
   if (!AreUsed(runs) || !AssignCell(queue, cells)) return queue->stream;
@@ -241,25 +256,17 @@ CUresult QueueEviction(TransferQueue* queue, CUstream entry, CellPage* cells, Ev
     return static_cast<CUresult>(TheShared().port.evict(entry, queue->stream, bases.data(), lengths.data(), runs.size(),
                                                         GetConfig().eviction_threads));
   }
-  const uint32_t place = queue->cell - 1;
-  auto* const job = new Job{SplitIntoPieces(runs), 0, 0, cells->host + place, queue->newest_cell_value + 1};
-  job->unfinished = job->pieces.size();
-  const CUresult result = g_real.cuLaunchHostFunc(entry, OnStreamReached, job);
-  // By an event, too: a wait for a value alone is no order that the driver knows of.
-  if (CUevent event = pool->Record(entry)) {
-    g_real.cuStreamWaitEvent(queue->stream, event, 0);
-    pool->Give(event);
+  return HandOver(JobKind::kEvict, queue, entry, cells, pool, runs);
+}
+
+CUresult QueueDiscard(TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
+                      const std::vector<Extent>& runs) {
+  if (CallsAreExact()) {
+    if (entry != queue->stream) WaitForStream(entry, queue->stream, pool);
+    return sluice::QueueDiscard(runs, queue->stream) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
   }
-  if (result != CUDA_SUCCESS) {
-    // The job is left alone: the error may be an earlier launch's.
-    cells->refused = true;
-    return EvictRuns(runs, queue->stream);
-  }
-  ++queue->newest_cell_value;
-  const CUresult waits = g_real.cuStreamWaitValue32_v2(queue->stream, cells->device + place * sizeof(uint32_t),
-                                                       queue->newest_cell_value, CU_STREAM_WAIT_VALUE_GEQ);
-  if (waits != CUDA_SUCCESS) cells->refused = true;
-  return waits;
+  if (entry == queue->stream) return EvictRuns(runs, queue->stream);
+  return HandOver(JobKind::kDiscard, queue, entry, cells, pool, runs);
 }
 
 void ReleaseWaiters(const TransferQueue& queue, const CellPage& cells) {

@@ -1,12 +1,11 @@
-// Eviction by several threads at a time.
+// Eviction by several threads at a time, and discards in a stream's order.
 //
 // The driver's prefetch to the host moves 9 to 15 GB/s on a link of 55. Nearly all of its time goes to putting each
 // page of 4 KiB into the process's page table. One thread of the driver's does so, and it also runs the deferred
 // fetches.
 //
-// Any thread may make the request behind that call: UVM_MIGRATE of /dev/nvidia-uvm, number and layout as in NVIDIA's
-// open kernel modules, the same from 535 to 580. Four threads move 34 to 40 GB/s, and fetches go on beside them
-// (docs/design/driver.md). Threads wait for each other on one mapping of the process, so arenas are split
+// Any thread may make the request behind that call (requests.h). Four threads move 34 to 40 GB/s, and fetches go on
+// beside them (docs/design/driver.md). Threads wait for each other on one mapping of the process, so arenas are split
 // (SplitMapping).
 //
 // The order is the driver's own. When a stream comes to it, a host function hands the runs to the threads. The queue
@@ -38,15 +37,23 @@ struct CellPage {
   bool refused = false;      // by the driver, or the GPU cannot wait for a value
 };
 
-// The stream where evictions on `queue` wait for the application. It is a stream of its own, so that evictions need not
-// wait for each other; where the driver's call is used, the queue's stream. `runs`: about to be evicted. The first time
-// a request is tried on one chunk of them. In the context of the queue.
+// The stream where evictions and discards on `queue` wait for the application. It is a stream of its own, so that
+// evictions need not wait for each other; where the driver's call is used, the queue's stream. `runs`: about to be
+// evicted. The first time a request is tried on one chunk of them. In the context of the queue.
 CUstream EntryStream(TransferQueue* queue, CellPage* cells,
                      const std::vector<memory::Extent>& runs) SLUICE_DEVICE_LOCKED;
 // Queues the eviction behind everything that `entry` (EntryStream's answer) waits for, and before anything that is
 // queued on the queue's stream from here on.
 CUresult QueueEviction(TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
                        const std::vector<memory::Extent>& runs) SLUICE_DEVICE_LOCKED;
+// The same for a discard, after which nothing that is queued on the queue's stream from here on can be overtaken by it.
+// Where there are no threads the runs are evicted instead.
+CUresult QueueDiscard(TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
+                      const std::vector<memory::Extent>& runs) SLUICE_DEVICE_LOCKED;
+// Whether QueueDiscard may discard. It evicts where the threads are known not to be used.
+bool MayDiscard();
+// Whether the driver's own calls do their work before their streams go on. Only a driver's extension says so.
+bool CallsAreExact();
 // The context is about to go: nothing waits for evictions any more, for the driver may drop the work that they wait
 // for.
 void ReleaseWaiters(const TransferQueue& queue, const CellPage& cells) SLUICE_DEVICE_LOCKED;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/engine.h"
 #include "hooklib/engine/execute/discards.h"
@@ -58,12 +59,27 @@ void Device::ApplyRemoteMappings(const policy::Plan& plan) {
              static_cast<double>(spent) / 1e6);
 }
 
-void Device::PopulateNow(const std::vector<memory::Extent>& runs, Stream* stream) {
+void Device::PopulateNow(const policy::Plan& plan, Stream* stream) {
+  const auto populate = [&](CUstream queue) {
+    const CUresult on_gpu = FetchRuns(plan.populate_now, ordinal, queue);
+    const CUresult on_host = EvictRuns(plan.populate_on_host, queue);
+    if (on_gpu != CUDA_SUCCESS || on_host != CUDA_SUCCESS)
+      SLUICE_LOG(kDebug, "prefetch of discarded runs failed with %d and %d", on_gpu, on_host);
+  };
   if (discard_owner) PollQueue(&discard_owner->discard_queue, &discard_owner->context->events);
-  // One of the runs may be among those whose discard is still queued.
-  if (discard_owner && discard_owner->discard_queue.done < discard_op) return;
-  const CUstream housekeeping = Housekeeping(stream->context);
-  if (FetchRuns(runs, ordinal, housekeeping) == CUDA_SUCCESS) g_real.cuStreamSynchronize(housekeeping);
+  if (!discard_owner || discard_owner->discard_queue.done >= discard_op) {
+    const CUstream housekeeping = Housekeeping(stream->context);
+    populate(housekeeping);
+    g_real.cuStreamSynchronize(housekeeping);
+    return;
+  }
+  // One of the runs may be among those whose discard is still queued. The stream has waited for that discard.
+  const ContextScope scope(discard_owner->context->handle);
+  TransferQueue* const queue = &discard_owner->discard_queue;
+  populate(queue->stream);
+  queue->Stamp(queue->newest + 1, &discard_owner->context->events);
+  discard_op = queue->newest;
+  if (stream->handle) WaitFor(queue->events, queue->newest, stream->handle);
 }
 
 void Device::EvictAfter(const std::vector<memory::Extent>& runs, uint64_t op, Stream* stream) {

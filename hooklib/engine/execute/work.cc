@@ -48,6 +48,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     return;
   }
   if (device->raise_expected_until_ns.load(std::memory_order_relaxed)) device->AwaitRoom(work);
+  if (device->link_meter.MayOwe()) device->AwaitLink(work);
   const uint64_t key = work.key ? work.key : work.id && device->MayUseFastPath() ? KeyOf(work) : 0;
   LockOrder();
   DeviceLock lock(device->mutex);
@@ -94,7 +95,7 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
   stream_->last_launch = residency.launches();
   // Needed for freed chunks only.
   const bool has_freed = residency.has_freed_chunks();
-  residency.set_in_order(has_freed && WorksAlone(stream_) && IsOrderKnown(stream_));
+  residency.set_in_order(has_freed && MayDiscardInOrder() && WorksAlone(stream_) && IsOrderKnown(stream_));
   const policy::Plan& plan =
       residency.Prepare(stream_->id, seq, set.extents, work.id, may_move, overwritten, set.hot_count);
   device->touch_watch.Update();
@@ -107,6 +108,7 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
     if (work.copy) device->NoteCopied(set);
     if (!device->timings.empty()) device->timings.Read();
   }
+  if (device->link_meter.MayOwe()) device->CountLink();
   if (may_move && device->fault_watch.MayBegin(work, set)) device->fault_watch.Begin(work, set, seq);
   if (work.id) device->memory_factor.NotePlannedLaunch({stream_->id, seq});  // the plan is not valid from here on
   const uint64_t every = residency.in_steady_state() ? kSteadyLaunchesPerEvent : kLaunchesPerEvent;
@@ -126,8 +128,8 @@ bool WorkScope::CarryOut(const Work& work, const policy::Plan& plan) {
   };
   if (plan.graph_probe.id) start_timing();  // a graph is timed with everything that is moved for it
   if (work.copy) device->NoteCopied(device->access_set);
-  if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
-  if (!plan.populate_now.empty()) device->PopulateNow(plan.populate_now, stream_);
+  DiscardNow(plan, stream_);
+  if (!plan.populate_now.empty() || !plan.populate_on_host.empty()) device->PopulateNow(plan, stream_);
   const bool moves = !plan.now.empty() || !plan.ahead.empty() || !plan.stream_discard.empty() ||
                      !plan.repopulate.empty() || plan.wait_in || plan.evict_after_op || plan.probe.id ||
                      plan.graph_probe.id;

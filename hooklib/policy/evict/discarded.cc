@@ -4,14 +4,15 @@
 // By the manual a write undoes a discard as a prefetch does. But a kernel that writes a discarded chunk by faults takes
 // 2.1 s a GiB on an H200. Now and then such a write went through without a fault and was lost with the next eviction
 // (driver 580, a host that ran ahead of the GPU; 306 MiB at once). The fetch moves nothing, so where nothing can be
-// queued the chunks that a launch names are populated at once.
+// queued the chunks are populated at once: on the GPU where they fit, else in host memory, from where faults bring
+// them.
 //
-// Four cases are not covered:
-//  - a chunk that another GPU's stream writes first: the launch is planned on that GPU (test/differential/README.md);
+// Work of another GPU may write a chunk too (managed memory, peer access, a copy between GPUs), and is planned on that
+// GPU. So where streams of several GPUs work, a chunk is populated in host memory when it is allocated again.
+//
+// Two cases are not covered:
 //  - chunks beyond 512 MiB that a launch does not name;
-//  - a launch of another stream that does not name a chunk does not wait for the chunk's fetch;
-//  - where nothing can be queued: chunks that the launch does not name, or whose discard is still to run in stream
-//    order.
+//  - a launch of another stream that does not name a chunk does not wait for the chunk's fetch.
 #include <algorithm>
 
 #include "hooklib/policy/residency.h"
@@ -58,6 +59,43 @@ size_t Residency::FetchReused(StreamId stream) {
     }
   }
   return count;
+}
+
+// Undoes the discard on the host's time, without room on the GPU. The chunk may be written from now on.
+void Residency::PopulateOnHost(Chunk* chunk) {
+  plan_.populate_on_host.push_back({chunk->base, kChunkBytes});
+  chunk->discarded = false;
+  chunk->has_contents = chunk->written_back = true;
+  if (chunk->ever_evicted) return;
+  chunk->ever_evicted = true;
+  stats_.host_bytes += kChunkBytes;
+}
+
+void Residency::PopulateReused() {
+  for (Chunk* chunk : reused_after_discard_) {
+    chunk->reused_after_discard = false;
+    if (chunk->discarded && !chunk->resident && chunk->live_bytes != 0 && chunk->named_at != now_)
+      PopulateOnHost(chunk);
+  }
+  reused_after_discard_.clear();
+}
+
+const Plan& Residency::PopulateDiscarded(bool fetching) {
+  ClearPlan();
+  ++now_;  // no chunk is named
+  PopulateReused();
+  if (fetching) {
+    chunks_.ForAll([this](Chunk& chunk) {
+      if (!chunk.discarded || chunk.live_bytes == 0) return;
+      if (chunk.resident)
+        plan_.populate_now.push_back({chunk.base, kChunkBytes});
+      else
+        PopulateOnHost(&chunk);
+    });
+  }
+  Merge(&plan_.populate_now);
+  Merge(&plan_.populate_on_host);
+  return plan_;
 }
 
 // The launch waits for these fetches, so the chunks stay until it is over.

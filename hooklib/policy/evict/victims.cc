@@ -120,7 +120,7 @@ bool Residency::DiscardFreedOnHost(StreamId stream) {
   for (size_t n = freed_on_host_.size(); n > 0 && waiting < kMaxWaiting; --n) {
     Chunk* const chunk = freed_on_host_.front();
     freed_on_host_.pop_front();
-    const bool keeps_contents = prefetch_ == Prefetch::kOff || !can_discard_;
+    const bool keeps_contents = prefetch_ == Prefetch::kOff || !can_discard_ || !discards_on_host_;
     if (chunk->live_bytes != 0 || keeps_contents || chunk->mapped_remote || !chunk->has_contents) {
       chunk->in_freed_list = false;  // reused, or without contents
       continue;

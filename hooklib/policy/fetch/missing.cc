@@ -13,8 +13,11 @@ void Residency::FindMissing(const StreamQueues& queues, const PlannedLaunch& lau
       missing_.push_back(chunk);
       continue;
     }
-    if (IsDiscarded(chunk, stream) && launch.can_queue) {  // fetched once more, for this stream
-      QueueFetch(chunk, stream, &plan_.now);
+    if (IsDiscarded(chunk, stream)) {  // fetched once more, for this stream
+      if (launch.can_queue)
+        QueueFetch(chunk, stream, &plan_.now);
+      else
+        plan_.populate_now.push_back({chunk->base, kChunkBytes});
     }
     // Wait for a fetch of this stream. Another stream's fetch may depend on work that the application did not order
     // before this launch.
@@ -33,6 +36,7 @@ void Residency::FaultInMissing(const PlannedLaunch& launch) {
   for (Chunk* chunk : missing_) {
     if (launch.leaves_residue && resident_bytes_ + kChunkBytes > launch.capacity) {
       // It does not fit, and is evicted by the next sweep.
+      if (IsDiscarded(chunk, launch.stream)) PopulateOnHost(chunk);
       residue_bytes += kChunkBytes;
       fault_residue_.Add(chunk);
       continue;
@@ -89,6 +93,7 @@ void Residency::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) 
       // Faults bring it, and it is evicted as soon as the launch is over. While mapped remotely it would not fault, and
       // a launch that was found to re-read it would do so over the link.
       UnmapRemote(chunk);
+      if (discarded) PopulateOnHost(chunk);
       if (by_faults && !elsewhere) {
         residue_bytes += kChunkBytes;
         fault_residue_.Add(chunk);
