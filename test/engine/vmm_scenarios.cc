@@ -38,6 +38,15 @@ void Map(CUdeviceptr at, uint64_t bytes, Handle handle) {
   Allow(at, bytes);
 }
 void Synchronize() { OK(cuCtxSynchronize()); }
+// Of the bytes themselves: the simulated driver's digests differ for a copy that went over the host.
+void PrintBytes(const char* what, CUdeviceptr at, uint64_t bytes) {
+  Synchronize();
+  std::vector<unsigned char> copy(bytes);
+  OK(cuMemcpyDtoH(copy.data(), at, bytes));
+  uint64_t hash = 14695981039346656037U;
+  for (const unsigned char byte : copy) hash = (hash ^ byte) * 1099511628211U;
+  Print(what, hash);
+}
 
 // PyTorch's expandable segment: one reservation that is larger than the budget, and handles of 20 MiB.
 class Segment {
@@ -63,6 +72,24 @@ class Segment {
     }
     OK(cuMemAddressFree(base, bytes_));
   }
+  // Touches of a block part by part: the simulated driver's digests depend on where its allocations end. Only the
+  // block's first byte is named.
+  void Use(Card* card, CUdeviceptr block, uint64_t bytes, unsigned access, uint32_t object) const {
+    std::vector<simgpu_touch> touches;
+    for (CUdeviceptr at = block; at < block + bytes;) {
+      const CUdeviceptr end = std::min(block + bytes, base + ((at - base) / kPart + 1) * kPart);
+      touches.push_back({at, end - at, access, object});
+      at = end;
+    }
+    simgpu_next_launch(touches.data(), touches.size(), 50'000, 0);
+    std::array<uint64_t, 8> words{block};
+    std::array<void*, 8> params{};
+    for (size_t i = 0; i < 8; ++i) params.at(i) = &words.at(i);
+    OK(cuLaunchKernel(card->eight, 1, 1, 1, 1, 1, 1, 0, nullptr, params.data(), nullptr));
+  }
+  void Print(CUdeviceptr block, uint64_t bytes) const {
+    for (CUdeviceptr at = block; at < block + bytes; at += kPart / 2) PrintDigest("part", at, kPart / 2);
+  }
   const CUdeviceptr base;
 
  private:
@@ -75,32 +102,35 @@ class Segment {
 // Blocks that reach over several handles, a segment that shrinks in the middle and grows again, and reports of its
 // blocks as PyTorch makes them.
 SCENARIO(vmm_expandable_segment) {
+  constexpr unsigned kWrite = SIMGPU_WRITE, kUpdate = SIMGPU_READ | SIMGPU_WRITE;
   Card card;
   constexpr uint64_t kBlock = 50 * kMiB;
   for (const bool reports : {false, true}) {
     Segment segment(9000 * kMiB);
     segment.Grow(0, 40);
     const auto block = [&](size_t i) { return segment.base + i * kBlock; };
+    const auto use = [&](size_t i, unsigned access, uint32_t object) {
+      segment.Use(&card, block(i), kBlock, access, object);
+    };
     for (size_t i = 0; i < 16; ++i) {
       if (reports) Report(block(i), kBlock);
-      card.Named(nullptr, {Write(block(i), kBlock, i + 1)});
+      use(i, kWrite, i + 1);
     }
     for (int round = 0; round < 4; ++round) {
-      for (size_t i = 0; i < 16; i += 2)
-        card.Named(nullptr, {Read(block(i), kBlock), Update(block(i + 1), kBlock, i + 2)}, 200'000);
+      for (size_t i = 0; i < 16; ++i) use(i, kUpdate, i + 1);
     }
     // Blocks 6 to 9 end: handles 15 to 24 are given back, and come again.
     for (size_t i = 6; reports && i < 10; ++i) Report(block(i), -static_cast<long>(kBlock));
     segment.Shrink(15, 25);
     for (size_t i = 0; i < 16; ++i) {
-      if (i < 6 || i >= 10) card.Named(nullptr, {Update(block(i), kBlock, i + 1)});
+      if (i < 6 || i >= 10) use(i, kUpdate, i + 1);
     }
     segment.Grow(15, 25);
     for (size_t i = 6; i < 10; ++i) {
       if (reports) Report(block(i), kBlock);
-      card.Named(nullptr, {Write(block(i), kBlock, 100 + i)});
+      use(i, kWrite, 100 + i);
     }
-    for (size_t i = 0; i < 16; ++i) PrintDigest("block", block(i), kBlock);
+    for (size_t i = 0; i < 16; ++i) segment.Print(block(i), kBlock);
     for (size_t i = 0; reports && i < 16; ++i) Report(block(i), -static_cast<long>(kBlock));
     segment.Free();
   }
@@ -201,32 +231,32 @@ SCENARIO(vmm_contents_move_with_their_handle) {
   const Handle a = Create(kBytes), b = Create(kBytes);
   Map(first, kBytes, a);
   card.Named(nullptr, {Write(first, kBytes, 1)});
-  PrintDigest("written", first, kBytes);
+  PrintBytes("written", first, kBytes);
   OK(cuMemUnmap(first, kBytes));
   // Memory in between uses the whole budget.
   const CUdeviceptr other = Alloc(700 * kMiB);
   for (int i = 0; i < 7; ++i) card.Named(nullptr, {Write(other + i * 100 * kMiB, 100 * kMiB, 2)});
   Synchronize();
   Map(first, kBytes, a);
-  PrintDigest("the same place", first, kBytes);
+  PrintBytes("the same place", first, kBytes);
   OK(cuMemUnmap(first, kBytes));
   Map(second, kBytes, a);
-  PrintDigest("another place", second, kBytes);
+  PrintBytes("another place", second, kBytes);
   card.Named(nullptr, {Update(second, kBytes, 1)});
   Synchronize();
   OK(cuMemUnmap(second, kBytes));
   Map(second, kBytes, b);  // where a's contents are
   card.Named(nullptr, {Write(second, kBytes, 4)});
   Map(first + kBytes, kBytes, a);
-  PrintDigest("a", first + kBytes, kBytes);
-  PrintDigest("b", second, kBytes);
+  PrintBytes("a", first + kBytes, kBytes);
+  PrintBytes("b", second, kBytes);
   // The reservation ends before the handle that has contents in it.
   Synchronize();
   OK(cuMemUnmap(first + kBytes, kBytes));
   OK(cuMemAddressFree(first, 2 * kBytes));
   const CUdeviceptr third = Reserve(kBytes);
   Map(third, kBytes, a);
-  PrintDigest("beyond its reservation", third, kBytes);
+  PrintBytes("beyond its reservation", third, kBytes);
   OK(cuMemUnmap(third, kBytes));
   OK(cuMemRelease(a));
   OK(cuMemUnmap(second, kBytes));
