@@ -308,6 +308,9 @@ SCENARIO(vmm_references) {
   Print("released again", cuMemRelease(again));
   OK(cuMemAddressFree(at, 3 * kBytes));
   Print("freed again", cuMemAddressFree(at, 3 * kBytes));
+  const CUdeviceptr empty = Reserve(kBytes / 4);
+  Print("an empty one freed as memory", cuMemFree(empty));
+  OK(cuMemAddressFree(empty, kBytes / 4));
 }
 
 SCENARIO(vmm_attributes) {

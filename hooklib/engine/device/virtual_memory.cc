@@ -208,6 +208,10 @@ void Retire(Reserved* reserved, Settlement* settlement) {
   if (reserved->is_gone) {
     state.reservations.erase(range.base);
   } else {
+    {
+      DeviceLock device_lock(device->mutex);
+      device->live.ForgetReports(range);  // of blocks of the owner that ends here
+    }
     // Also a large one passes through the list, so that the order of what is dropped is one.
     state.idle.push_back(range.base);
     state.idle_bytes += range.bytes;
