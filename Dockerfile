@@ -18,7 +18,7 @@ COPY . .
 ARG JOBS=2
 RUN . scripts/env.sh && cmake -G Ninja -B /build -DCMAKE_BUILD_TYPE=RelWithDebInfo \
       -DSLUICE_PARTS="proto;common;trace;hooklib;agent;kube;webhook;deviceplugin;scheduler;cli" && \
-    ninja -C /build -j ${JOBS} sluice sluice-agent sluice-device-plugin sluice-webhook sluice-extender \
+    ninja -C /build -j ${JOBS} sluice sluice-agent sluice-device-plugin sluice-dra-driver sluice-webhook sluice-extender \
       lib/libsluice.so lib/libsluice_engine.so && \
     scripts/image_root /build /image && rm -rf /build
 

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "common/http/listen_address.h"
+#include "common/settings/settings.h"
 #include "deviceplugin/decide/device_id.h"
 #include "deviceplugin/host/files.h"
 #include "deviceplugin/text.h"
@@ -98,6 +99,21 @@ Setter YesNo(bool Config::* field) {
   };
 }
 
+absl::Status SetReserve(const YAML::Node& node, Config* config) {
+  const std::string text = Text(node);
+  const auto bytes = text == "0" ? std::optional<uint64_t>(0) : settings::ParseQuantity(text);
+  if (!bytes) return Bad(text, "a Kubernetes quantity, such as 512Mi, or 0");
+  config->reserve = *bytes;
+  return absl::OkStatus();
+}
+
+absl::Status SetSlicesAtExit(const YAML::Node& node, Config* config) {
+  const std::string text = Text(node);
+  if (text != "keep" && text != "delete") return Bad(text, "keep, delete");
+  config->slices_removed = text == "delete";
+  return absl::OkStatus();
+}
+
 absl::Status SetMetricsAddress(const YAML::Node& node, Config* config) {
   const std::string text = Text(node);
   if (!text.empty() && !ParseListenAddress(text)) {
@@ -133,6 +149,8 @@ const std::map<std::string, Setter>& Setters() {
       {"metricsAddress", SetMetricsAddress},
       {"stateFile", Path(&Config::state_file)},
       {"nvmlTimeoutMs", Number(&Config::nvml_timeout, 10, 60'000, "milliseconds")},
+      {"reserve", SetReserve},
+      {"slicesAtExit", SetSlicesAtExit},
       {"extender", YesNo(&Config::extender)},
       {"reservationFile", Path(&Config::reservation_file)},
       {"driverAccess", OneOf(&Config::driver_access, {"auto", "nvidia-cdi", "nvidia-runtime", "own"})},

@@ -9,6 +9,7 @@
 
 #include "common/log/log.h"
 #include "deviceplugin/decide/collector.h"
+#include "deviceplugin/dra/claim_store.h"
 #include "deviceplugin/host/files.h"
 #include "deviceplugin/host/hook_library.h"
 #include "deviceplugin/text.h"
@@ -31,6 +32,8 @@ std::string KubeletRoot(const std::string& kubelet_dir) {
 
 }  // namespace
 
+std::string DefaultPodsDir(const std::string& kubelet_dir) { return KubeletRoot(kubelet_dir) + "/pods"; }
+
 std::string HookLibrarySource(const Config& config) {
   if (!config.library_source.empty()) return config.library_source;
   std::error_code error;
@@ -46,7 +49,7 @@ Reconciler::Reconciler(ReconcilerOptions options)
       inventory_({}),
       store_(config_.alloc_dir) {
   const std::string root = KubeletRoot(kubelet_dir_);
-  if (config_.pods_dir.empty()) config_.pods_dir = root + "/pods";
+  if (config_.pods_dir.empty()) config_.pods_dir = DefaultPodsDir(kubelet_dir_);
   if (config_.pod_resources_socket.empty()) config_.pod_resources_socket = root + "/pod-resources/kubelet.sock";
   inventory_.SetRules(RulesFromConfig());
   pass_thread_ = std::thread([this] { RunPasses(); });
@@ -107,6 +110,8 @@ void Reconciler::RunPasses() {
       next.*field = config_.*field;
     }
     next.extender = config_.extender;
+    next.reserve = config_.reserve;
+    next.slices_removed = config_.slices_removed;
     config_ = std::move(next);
     inventory_.SetRules(RulesFromConfig());
   }
@@ -251,6 +256,13 @@ void Reconciler::CollectUnreferenced() {
   if (auto allocations = store_.List(); allocations.ok()) input.allocations = *std::move(allocations);
   for (const std::string& name : ListHookLibraries(config_.lib_dir))
     input.libraries.push_back(config_.lib_dir + "/" + name);
+  // Claims of the DRA driver, which serves this node or served it before.
+  if (auto claims = dra::ListClaimHolds(config_.alloc_dir)) {
+    input.claims_libraries = std::move(claims->libraries);
+    input.claims_cdi_names = std::move(claims->cdi_names);
+  } else {
+    input.claims_libraries.reset();
+  }
   input.current_library = lib_dir_;
   input.now = std::chrono::system_clock::now();
   input.grace = config_.collect_grace;

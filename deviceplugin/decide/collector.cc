@@ -23,7 +23,9 @@ CollectorPlan PlanCollection(const CollectorInput& input) {
     plan.cdi_names_in_use.insert(plan.cdi_names_in_use.end(), entry.cdi_names.begin(), entry.cdi_names.end());
     (HasEnded(entry, input) ? ended_run_dirs : run_dirs).insert(entry.run_dir);
   }
-  plan.may_remove_cdi = true;
+  plan.may_remove_cdi = input.claims_libraries.has_value();
+  plan.cdi_names_in_use.insert(plan.cdi_names_in_use.end(), input.claims_cdi_names.begin(),
+                               input.claims_cdi_names.end());
   bool young = false;
   for (const Allocation& allocation : input.allocations) {
     const bool is_young = input.now - allocation.modified < input.grace;
@@ -31,7 +33,8 @@ CollectorPlan PlanCollection(const CollectorInput& input) {
     if (!is_young && !run_dirs.contains(allocation.directory)) plan.allocation_ids.push_back(allocation.id);
   }
   // An allocation that kubelet has not checkpointed yet uses the library that was current at its time, so wait.
-  if (young) return plan;
+  if (young || !input.claims_libraries) return plan;
+  lib_dirs.insert(input.claims_libraries->begin(), input.claims_libraries->end());
   for (const std::string& library : input.libraries) {
     if (library != input.current_library && !lib_dirs.contains(library)) plan.libraries.push_back(library);
   }

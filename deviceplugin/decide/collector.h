@@ -23,6 +23,9 @@ struct CollectorInput {
   // Device ids that pod-resources assigns to some container; nullopt: no answer.
   std::optional<std::set<std::string>> devices_in_use;
   std::vector<Allocation> allocations;
+  // Host paths and CDI names that prepared ResourceClaims use; nullopt: not known, so that neither kind is removed.
+  std::optional<std::set<std::string>> claims_libraries = std::set<std::string>();
+  std::set<std::string> claims_cdi_names;
   std::vector<std::string> libraries;  // host paths
   std::string current_library;
   std::chrono::system_clock::time_point now;

@@ -127,6 +127,12 @@ absl::Status RemoveTree(const std::string& path) {
   return error ? ErrnoError("remove", path, error.value()) : absl::OkStatus();
 }
 
+std::string FileStamp(const std::string& path) {
+  struct stat st;
+  if (path.empty() || stat(path.c_str(), &st) != 0) return "";
+  return StrCat(st.st_dev, ".", st.st_ino, ".", st.st_mtim.tv_sec, ".", st.st_mtim.tv_nsec, ".", st.st_size);
+}
+
 bool IsDir(const std::string& path) {
   struct stat st;
   return stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);

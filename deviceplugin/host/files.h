@@ -24,6 +24,8 @@ absl::Status MakeDirs(const std::string& path);
 absl::Status SyncDir(const std::string& path);
 absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path);  // names, sorted, without . and ..
 absl::Status RemoveTree(const std::string& path);                           // OK if it is absent
+// Changes when the file is written or replaced (a ConfigMap's files are links that move). Empty: there is none.
+std::string FileStamp(const std::string& path);
 bool IsDir(const std::string& path);
 bool IsFile(const std::string& path);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <filesystem>
 
 #include "absl/status/status.h"
 #include "common/mutex.h"
@@ -36,6 +37,8 @@ struct Entries {
   decltype(&::nvmlDeviceGetMigMode) mig = nullptr;
   decltype(&::nvmlDeviceGetVirtualizationMode) virtualization = nullptr;
   decltype(&::nvmlDeviceGetFieldValues) fields = nullptr;
+  decltype(&::nvmlDeviceGetArchitecture) architecture = nullptr;
+  decltype(&::nvmlDeviceGetGpuFabricInfoV) fabric = nullptr;
   decltype(&::nvmlEventSetCreate) set_create = nullptr;
   decltype(&::nvmlEventSetFree) set_free = nullptr;
   decltype(&::nvmlDeviceRegisterEvents) register_events = nullptr;
@@ -60,6 +63,31 @@ const char* ModeName(nvmlComputeMode_t mode) {
       return "Exclusive_Process";
     default:
       return "unknown";
+  }
+}
+
+std::string ArchitectureName(nvmlDeviceArchitecture_t value) {
+  switch (value) {
+    case NVML_DEVICE_ARCH_KEPLER:
+      return "Kepler";
+    case NVML_DEVICE_ARCH_MAXWELL:
+      return "Maxwell";
+    case NVML_DEVICE_ARCH_PASCAL:
+      return "Pascal";
+    case NVML_DEVICE_ARCH_VOLTA:
+      return "Volta";
+    case NVML_DEVICE_ARCH_TURING:
+      return "Turing";
+    case NVML_DEVICE_ARCH_AMPERE:
+      return "Ampere";
+    case NVML_DEVICE_ARCH_ADA:
+      return "Ada";
+    case NVML_DEVICE_ARCH_HOPPER:
+      return "Hopper";
+    case NVML_DEVICE_ARCH_BLACKWELL:
+      return "Blackwell";
+    default:
+      return "";
   }
 }
 
@@ -95,6 +123,8 @@ class DriverNvml final : public NvmlApi {
     Find(library, "nvmlDeviceGetMigMode", &e.mig);
     Find(library, "nvmlDeviceGetVirtualizationMode", &e.virtualization);
     Find(library, "nvmlDeviceGetFieldValues", &e.fields);
+    Find(library, "nvmlDeviceGetArchitecture", &e.architecture);
+    Find(library, "nvmlDeviceGetGpuFabricInfoV", &e.fabric);
     Find(library, "nvmlEventSetCreate", &e.set_create);
     Find(library, "nvmlEventSetFree", &e.set_free);
     Find(library, "nvmlDeviceRegisterEvents", &e.register_events);
@@ -139,7 +169,12 @@ class DriverNvml final : public NvmlApi {
     out.memory_bytes = *memory;
     unsigned minor = 0;
     out.minor = e.minor != nullptr && e.minor(device, &minor) == NVML_SUCCESS ? static_cast<int>(minor) : index;
-    out.numa = Numa(e, device);
+    out.reserved_bytes = Reserved(e, device);
+    out.architecture = Architecture(e, device);
+    out.nvlink_clique = Clique(e, device);
+    const std::string bus = BusId(e, device);
+    out.pcie_root = PcieRoot(bus);
+    out.numa = Numa(e, device, bus);
     nvmlEnableState_t current = NVML_FEATURE_DISABLED, pending = NVML_FEATURE_DISABLED;
     out.ecc = e.ecc != nullptr && e.ecc(device, &current, &pending) == NVML_SUCCESS && current == NVML_FEATURE_ENABLED;
     nvmlComputeMode_t mode = NVML_COMPUTEMODE_DEFAULT;
@@ -210,12 +245,58 @@ class DriverNvml final : public NvmlApi {
     return e.memory_v2 != nullptr && e.memory_v2(device, &newer) == NVML_SUCCESS ? newer.total : 0;
   }
 
-  int Numa(const Entries& e, nvmlDevice_t device) {
+  static uint64_t Reserved(const Entries& e, nvmlDevice_t device) {
+    nvmlMemory_v2_t memory = {};
+    memory.version = nvmlMemory_v2;
+    return e.memory_v2 != nullptr && e.memory_v2(device, &memory) == NVML_SUCCESS ? memory.reserved : 0;
+  }
+
+  static std::string Architecture(const Entries& e, nvmlDevice_t device) {
+    nvmlDeviceArchitecture_t value = NVML_DEVICE_ARCH_UNKNOWN;
+    if (e.architecture == nullptr || e.architecture(device, &value) != NVML_SUCCESS) return "";
+    return ArchitectureName(value);
+  }
+
+  static std::string Clique(const Entries& e, nvmlDevice_t device) {
+    nvmlGpuFabricInfoV_t fabric = {};
+    fabric.version = nvmlGpuFabricInfo_v3;
+    if (e.fabric == nullptr || e.fabric(device, &fabric) != NVML_SUCCESS) return "";
+    if (fabric.state != NVML_GPU_FABRIC_STATE_COMPLETED || fabric.status != NVML_SUCCESS) return "";
+    // A node without a fabric manager's cluster reports zeros.
+    if (std::ranges::all_of(fabric.clusterUuid, [](unsigned char byte) { return byte == 0; })) return "";
+    std::string hex;
+    for (const unsigned char byte : fabric.clusterUuid) {
+      constexpr char kDigits[] = "0123456789abcdef";
+      if (hex.size() == 8 || hex.size() == 13 || hex.size() == 18 || hex.size() == 23) hex += '-';
+      hex += kDigits[byte >> 4];
+      hex += kDigits[byte & 15];
+    }
+    return StrCat(hex, ".", fabric.cliqueId);
+  }
+
+  // As sysfs names the card: "0000:65:00.0". NVML's domain has eight digits, and its letters are capitals.
+  static std::string BusId(const Entries& e, nvmlDevice_t device) {
     nvmlPciInfo_t pci = {};
-    if (e.pci != nullptr && e.pci(device, &pci) == NVML_SUCCESS) {
-      std::string bus = pci.busId;  // "00000000:65:00.0"; sysfs uses a domain of four digits, in lower case
-      if (bus.size() > 12) bus = bus.substr(bus.size() - 12);
-      std::transform(bus.begin(), bus.end(), bus.begin(), [](unsigned char c) { return std::tolower(c); });
+    if (e.pci == nullptr || e.pci(device, &pci) != NVML_SUCCESS) return "";
+    std::string bus = pci.busId;
+    if (bus.size() > 12) bus = bus.substr(bus.size() - 12);
+    std::transform(bus.begin(), bus.end(), bus.begin(), [](unsigned char c) { return std::tolower(c); });
+    return bus;
+  }
+
+  // sysfs links the card to /sys/devices/pci0000:64/...: the first part below `devices` is its root.
+  std::string PcieRoot(const std::string& bus) const {
+    if (bus.empty()) return "";
+    std::error_code error;
+    const std::string path = std::filesystem::canonical(StrCat(sys_, "/bus/pci/devices/", bus), error).string();
+    const size_t at = path.find("/devices/pci");
+    if (error || at == std::string::npos) return "";
+    const size_t begin = at + sizeof("/devices/") - 1;
+    return path.substr(begin, path.find('/', begin) - begin);
+  }
+
+  int Numa(const Entries& e, nvmlDevice_t device, const std::string& bus) {
+    if (!bus.empty()) {
       if (auto text = ReadFile(StrCat(sys_, "/bus/pci/devices/", bus, "/numa_node"), 64); text.ok()) {
         return std::atoi(text->c_str());
       }

@@ -25,6 +25,10 @@ struct CardReading {
   bool mig = false;
   bool vgpu = false;
   bool recovery_needed = false;  // the driver asks for a reset or reboot
+  uint64_t reserved_bytes = 0;   // kept by the driver; no program can allocate it
+  std::string architecture;      // "Hopper"; empty: not known
+  std::string pcie_root;         // "pci0000:00"; empty: not known
+  std::string nvlink_clique;     // "<cluster uuid>.<clique>": GPUs of one clique reach each other by NVLink; empty: none
 };
 
 struct NvmlEvent {

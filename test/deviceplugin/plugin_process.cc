@@ -86,10 +86,12 @@ void PluginProcess::Spawn(std::vector<const char*> arguments, const std::functio
   dup2(fd, 2);
   setenv("SLUICE_FAKE_NVML", nvml.c_str(), 1);
   if (in_child) in_child();
-  const char* usual[] = {SLUICE_PLUGIN_PROGRAM, "--config", config.c_str(), "--kubelet-dir", dir.c_str()};
+  const char* program = program_.empty() ? SLUICE_PLUGIN_PROGRAM : program_.c_str();
+  const char* usual[] = {program, "--config", config.c_str(), "--kubelet-dir", dir.c_str()};
   arguments.insert(arguments.begin(), std::begin(usual), std::end(usual));
+  for (const std::string& argument : arguments_) arguments.push_back(argument.c_str());
   arguments.push_back(nullptr);
-  execv(SLUICE_PLUGIN_PROGRAM, const_cast<char* const*>(arguments.data()));
+  execv(program, const_cast<char* const*>(arguments.data()));
   _exit(127);
 }
 

@@ -24,6 +24,11 @@ class PluginProcess {
 
   // YAML lines, besides the usual ones of other keys, which set every path below root.
   void Configure(const std::string& yaml);
+  // Another program with the same files, and further arguments.
+  void RunAs(std::string program, std::vector<std::string> arguments) {
+    program_ = std::move(program);
+    arguments_ = std::move(arguments);
+  }
   // For a container runtime that reads only one folder.
   void UseCdiDir(const std::string& path) { cdi_dir_ = path; }
   void Start(const std::function<void()>& in_child = {});
@@ -46,6 +51,8 @@ class PluginProcess {
   void Spawn(std::vector<const char*> arguments, const std::function<void()>& in_child);
 
   std::string root_, cdi_dir_ = Path("cdi");
+  std::string program_;                 // empty: sluice-device-plugin
+  std::vector<std::string> arguments_;  // of another program
   pid_t pid_ = -1;
 };
 

@@ -47,6 +47,21 @@ readOnlyRootFilesystem: true
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{- /* "true" where the node's pod must open the cards' device nodes without help by NVIDIA's toolkit. */ -}}
+{{- define "sluice.privileged" -}}
+{{- $d := .Values.driver -}}
+{{- if and (eq $d.access "own") (or (eq $d.privileged "always") (and (eq $d.privileged "auto") (not $d.deviceRoot))) }}true{{ end }}
+{{- end }}
+
+{{- define "sluice.nodeLocked" -}}
+{{- if include "sluice.privileged" . -}}
+privileged: true
+readOnlyRootFilesystem: true
+{{- else }}
+{{- include "sluice.locked" . }}
+{{- end }}
+{{- end }}
+
 {{- define "sluice.nodeAffinity" -}}
 {{- if ne .Values.node.affinity "none" }}
 affinity:
@@ -59,6 +74,12 @@ affinity:
         - matchExpressions: [{key: feature.node.kubernetes.io/pci-10de.present, operator: In, values: ["true"]}]
         {{- end }}
 {{- end }}
+{{- end }}
+
+{{- /* "true" if the DRA driver serves the nodes instead of the device plugin. */ -}}
+{{- define "sluice.dra" -}}
+{{- $served := and (.Capabilities.APIVersions.Has "resource.k8s.io/v1") (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- if or (eq (toString .Values.dra.enabled) "true") (and (eq (toString .Values.dra.enabled) "auto") $served) }}true{{ end -}}
 {{- end }}
 
 {{- /* The Secret with the webhook's certificate. */ -}}

@@ -136,6 +136,10 @@ void Device::Map(Extent range, bool has_contents) {
   Reservation* const reservation = ReservationOf(range.base);
   if (!reservation) return;
   const std::vector<Extent> fresh = AddChunks(reservation, range);
+  if (!fresh.empty() && residency.can_discard()) {
+    RelaxedCapture relaxed;
+    TryDiscard();
+  }
   UpdateMode();
   if (Populate(ContextFor(reservation->context), fresh)) {
     for (const Extent& run : fresh) residency.NotePopulated(run);

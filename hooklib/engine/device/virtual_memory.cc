@@ -39,14 +39,14 @@ constexpr const char* kSharing = "memory that a communication library makes is s
 constexpr Handle kOwnHandles = 0x51c3'0000'0000'0000;
 
 // Why VMM memory of this call stays plain; null: it may be managed.
-const char* WhyPlain(const void* caller, const Device& device) {
+const char* WhyUnmanaged(const void* caller, const Device& device) {
   if (!device.managed) return device.unmanaged_reason;
   if (GetConfig().plain_vmm) return "SLUICE_VMM=plain";
   if (CalledFromUnmanagedLibrary(caller) || CalledFromVmmExporter(caller)) return kSharing;
   return nullptr;
 }
 
-const char* WhyPlainHandle(const CUmemAllocationProp& properties) {
+const char* WhyUnmanagedHandle(const CUmemAllocationProp& properties) {
   constexpr int kFabric = 8;  // CU_MEM_HANDLE_TYPE_FABRIC, which older toolkits lack
   if (properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return "the memory is bound to a part of the GPU";
   if (properties.allocFlags.compressionType) return "the memory is compressible";
@@ -94,7 +94,7 @@ Reserved* TakeIdle(const Device* device, CUcontext context, uint64_t bytes) SLUI
 }
 
 // In the driver's own form, with its charge.
-CUresult CreatePlain(Device* device, Handle* handle, size_t bytes, const CUmemAllocationProp* properties,
+CUresult CreateUnmanaged(Device* device, Handle* handle, size_t bytes, const CUmemAllocationProp* properties,
                      unsigned long long flags) {
   if (!device->ReserveUnmanaged(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = g_real.cuMemCreate(handle, bytes, properties, flags);
@@ -104,7 +104,7 @@ CUresult CreatePlain(Device* device, Handle* handle, size_t bytes, const CUmemAl
 
 }  // namespace
 
-void SayPlain(const Device& device, const char* reason) {
+void SayUnmanaged(const Device& device, const char* reason) {
   static Mutex mutex;
   static auto& said = *new std::vector<const char*>;
   {
@@ -154,7 +154,7 @@ CUresult Reserve(const void* caller, CUdeviceptr* pointer, size_t bytes, size_t 
   CUcontext context = nullptr;
   Device* const device = CurrentDevice(&context);
   if (!device || !pointer) return real();
-  const char* reason = WhyPlain(caller, *device);
+  const char* reason = WhyUnmanaged(caller, *device);
   if (!reason && (!bytes || bytes % kChunkBytes || flags)) reason = "the reservation is no multiple of 2 MiB";
   if (!reason && hint) reason = kFixedAddress;
   if (!reason && alignment > kChunkBytes) reason = "the reservation is to be aligned to more than 2 MiB";
@@ -242,7 +242,7 @@ CUresult FreeAddress(CUdeviceptr pointer, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
-bool TurnPlain(Reserved* reserved, const char* reason, Settlement* settlement) {
+bool TurnUnmanaged(Reserved* reserved, const char* reason, Settlement* settlement) {
   if (!reserved->mappings.empty() || !reserved->kept.empty() || reserved->is_gone) return false;
   Device* const device = reserved->device;
   const Extent range = reserved->range;
@@ -270,19 +270,19 @@ CUresult Create(const void* caller, Handle* handle, size_t bytes, const CUmemAll
   EnsureStarted();
   Device* const device = DeviceByOrdinal(*ordinal);
   if (!device || !handle) return real();
-  const char* reason = WhyPlain(caller, *device);
-  if (!reason) reason = WhyPlainHandle(*properties);
+  const char* reason = WhyUnmanaged(caller, *device);
+  if (!reason) reason = WhyUnmanagedHandle(*properties);
   if (!reason && !IsUsual(bytes, *properties, flags)) reason = "the request is an unusual one";
   auto made = std::make_unique<Physical>();
   made->bytes = bytes;
   made->device = device;
   made->properties = *properties;
   if (reason) {
-    const CUresult result = CreatePlain(device, handle, bytes, properties, flags);
+    const CUresult result = CreateUnmanaged(device, handle, bytes, properties, flags);
     if (result != CUDA_SUCCESS) return result;
-    SayPlain(*device, reason);
+    SayUnmanaged(*device, reason);
     made->value = made->real = *handle;
-    made->form = Form::kPlain;
+    made->form = Form::kUnmanaged;
   } else {
     if (device->ChargeHandle(bytes) != Refusal::kNone) return CUDA_ERROR_OUT_OF_MEMORY;
     static std::atomic<Handle> next{1};
@@ -294,16 +294,16 @@ CUresult Create(const void* caller, Handle* handle, size_t bytes, const CUmemAll
   return CUDA_SUCCESS;
 }
 
-CUresult MakePlain(Physical* physical, const char* reason) {
-  if (physical->form == Form::kPlain) return CUDA_SUCCESS;
+CUresult MakeUnmanaged(Physical* physical, const char* reason) {
+  if (physical->form == Form::kUnmanaged) return CUDA_SUCCESS;
   Device* const device = physical->device;
   if (physical->is_charged) device->ReleaseHandle(physical->bytes);
-  const CUresult result = CreatePlain(device, &physical->real, physical->bytes, &physical->properties, 0);
+  const CUresult result = CreateUnmanaged(device, &physical->real, physical->bytes, &physical->properties, 0);
   physical->is_charged = result == CUDA_SUCCESS || device->ChargeHandle(physical->bytes) == Refusal::kNone;
   if (result != CUDA_SUCCESS) return result;
-  physical->form = Form::kPlain;
+  physical->form = Form::kUnmanaged;
   TheState().by_real[physical->real] = physical;
-  SayPlain(*device, reason);
+  SayUnmanaged(*device, reason);
   return CUDA_SUCCESS;
 }
 
@@ -322,7 +322,7 @@ void DropContents(Physical* physical, Settlement* settlement) {
 void DestroyIfUnused(Physical* physical, Settlement* settlement) {
   if (physical->references > 0 || physical->mappings > 0) return;
   DropContents(physical, settlement);
-  if (physical->form == Form::kPlain) {
+  if (physical->form == Form::kUnmanaged) {
     physical->device->ReleaseUnmanaged(physical->bytes);
     TheState().by_real.erase(physical->real);
   } else if (physical->is_charged) {
@@ -363,47 +363,16 @@ CUresult GetProperties(CUmemAllocationProp* properties, Handle handle) {
   return g_real.cuMemGetAllocationPropertiesFromHandle(properties, handle);
 }
 
-CUresult PlainHandle(Handle handle, const char* use, Handle* plain) {
+CUresult DriverHandle(Handle handle, const char* use, Handle* plain) {
   *plain = handle;
   if (Devices().empty()) return CUDA_SUCCESS;
   MutexLock lock(g_mutex);
   Physical* const physical = FindPhysical(handle);
   if (!physical) return CUDA_SUCCESS;
   if (physical->form == Form::kManaged) return Refuse(use);
-  if (const CUresult result = MakePlain(physical, use); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = MakeUnmanaged(physical, use); result != CUDA_SUCCESS) return result;
   *plain = physical->real;
   return CUDA_SUCCESS;
-}
-
-void ForgetReservationsOf(CUcontext context) {
-  if (Devices().empty()) return;
-  MutexLock lock(g_mutex);
-  State& state = TheState();
-  for (auto it = state.reservations.begin(); it != state.reservations.end();) {
-    Reserved& reserved = it->second;
-    if (reserved.context != context || reserved.is_gone) {
-      ++it;
-      continue;
-    }
-    reserved.is_gone = true;
-    for (auto& [va, mapping] : reserved.mappings) {
-      reserved.device->Unmap({va, mapping.bytes}, false);
-      mapping.physical->at = 0;
-    }
-    for (const auto& [va, physical] : reserved.kept) {
-      reserved.device->EndContents({va, physical->contents_bytes});
-      physical->at = 0;
-      physical->contents_bytes = 0;
-    }
-    reserved.kept.clear();
-    reserved.device->Unreserve(it->first, false, true);
-    if (std::erase(state.idle, it->first)) state.idle_bytes -= reserved.range.bytes;
-    if (reserved.is_free) {
-      it = state.reservations.erase(it);
-    } else {
-      ++it;
-    }
-  }
 }
 
 }  // namespace sluice::virtual_memory

@@ -40,9 +40,9 @@ CUresult SetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc* acc
 CUresult GetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr pointer);
 CUresult GetProperties(CUmemAllocationProp* properties, Handle handle);
 
-// The driver's own handle for one that the application names, for calls that only plain memory allows. Makes the handle
+// The driver's own handle for one that the application names, for calls that only unmanaged memory allows. Makes the handle
 // plain where it has no form yet. `use`: for the log, as "exported".
-CUresult PlainHandle(Handle handle, const char* use, Handle* plain);
+CUresult DriverHandle(Handle handle, const char* use, Handle* plain);
 
 // The mapping that holds the address, of memory in managed form.
 struct MappedRange {

@@ -21,9 +21,9 @@ namespace {
 constexpr const char* kMappedTwice = "a handle is mapped twice at once, which is not supported";
 constexpr const char* kOtherDevice =
     "a handle of one GPU is mapped into a reservation that was made with another GPU's context, which is not supported";
-constexpr const char* kIntoPlain =
+constexpr const char* kIntoUnmanaged =
     "a handle whose contents are managed memory is mapped into a reservation that is not, which is not supported";
-constexpr const char* kFromPlain =
+constexpr const char* kFromUnmanaged =
     "a handle of the driver's is mapped into a reservation that holds others, which is not supported";
 constexpr const char* kInCapture = "contents of a handle would have to be copied while a stream is captured";
 constexpr const char* kUnseen = "the reservation was made while no context was current";
@@ -107,7 +107,7 @@ CUresult MapManaged(Reserved* reserved, Extent range, Physical* physical,
   return CUDA_SUCCESS;
 }
 
-const PlainReservation* PlainAt(Va va) SLUICE_REQUIRES(g_mutex) {
+const UnmanagedReservation* UnmanagedAt(Va va) SLUICE_REQUIRES(g_mutex) {
   const auto& plain = TheState().plain;
   auto it = plain.upper_bound(va);
   if (it == plain.begin()) return nullptr;
@@ -144,24 +144,24 @@ CUresult Map(CUdeviceptr pointer, size_t bytes, size_t offset, Handle handle, un
   MutexLock lock(g_mutex);
   Physical* const physical = FindPhysical(handle);
   Reserved* const reserved = ReservedAt(pointer);
-  const bool is_plain = !physical || physical->form == Form::kPlain;
-  if (reserved && !is_plain) {
+  const bool is_unmanaged = !physical || physical->form == Form::kUnmanaged;
+  if (reserved && !is_unmanaged) {
     if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;  // as the driver's manual says
     return MapManaged(reserved, {pointer, bytes}, physical, &settlement);
   }
-  if (reserved && !TurnPlain(reserved, "a handle of the driver's is mapped into its reservation", &settlement))
-    return Refuse(kFromPlain);
+  if (reserved && !TurnUnmanaged(reserved, "a handle of the driver's is mapped into its reservation", &settlement))
+    return Refuse(kFromUnmanaged);
   if (physical && physical->form == Form::kManaged)
-    return PlainAt(pointer) ? Refuse(kIntoPlain) : CUDA_ERROR_INVALID_VALUE;
+    return UnmanagedAt(pointer) ? Refuse(kIntoUnmanaged) : CUDA_ERROR_INVALID_VALUE;
   if (physical) {
-    const PlainReservation* const plain = PlainAt(pointer);
+    const UnmanagedReservation* const plain = UnmanagedAt(pointer);
     const char* const reason = plain && plain->reason ? plain->reason : kUnseen;
-    if (const CUresult result = MakePlain(physical, reason); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = MakeUnmanaged(physical, reason); result != CUDA_SUCCESS) return result;
   }
   const CUresult result = g_real.cuMemMap(pointer, bytes, offset, physical ? physical->real : handle, flags);
   if (result == CUDA_SUCCESS && physical) {
     ++physical->mappings;
-    TheState().plain_mappings[pointer] = physical;
+    TheState().unmanaged_mappings[pointer] = physical;
   }
   return result;
 }
@@ -173,7 +173,7 @@ CUresult Unmap(CUdeviceptr pointer, size_t bytes) {
   if (Reserved* const reserved = ReservedAt(pointer)) return UnmapManaged(reserved, {pointer, bytes}, &settlement);
   const CUresult result = g_real.cuMemUnmap(pointer, bytes);
   if (result != CUDA_SUCCESS) return result;
-  auto& mapped = TheState().plain_mappings;
+  auto& mapped = TheState().unmanaged_mappings;
   for (auto it = mapped.lower_bound(pointer); it != mapped.end() && it->first < pointer + bytes; it = mapped.erase(it)) {
     --it->second->mappings;
     DestroyIfUnused(it->second, &settlement);
@@ -281,6 +281,37 @@ std::optional<MappedRange> Find(CUdeviceptr pointer) {
   --it;
   if (pointer >= it->first + it->second.bytes) return std::nullopt;
   return MappedRange{{it->first, it->second.bytes}, it->second.physical->value};
+}
+
+void ForgetReservationsOf(CUcontext context) {
+  if (Devices().empty()) return;
+  MutexLock lock(g_mutex);
+  State& state = TheState();
+  for (auto it = state.reservations.begin(); it != state.reservations.end();) {
+    Reserved& reserved = it->second;
+    if (reserved.context != context || reserved.is_gone) {
+      ++it;
+      continue;
+    }
+    reserved.is_gone = true;
+    for (auto& [va, mapping] : reserved.mappings) {
+      reserved.device->Unmap({va, mapping.bytes}, false);
+      mapping.physical->at = 0;
+    }
+    for (const auto& [va, physical] : reserved.kept) {
+      reserved.device->EndContents({va, physical->contents_bytes});
+      physical->at = 0;
+      physical->contents_bytes = 0;
+    }
+    reserved.kept.clear();
+    reserved.device->Unreserve(it->first, false, true);
+    if (std::erase(state.idle, it->first)) state.idle_bytes -= reserved.range.bytes;
+    if (reserved.is_free) {
+      it = state.reservations.erase(it);
+    } else {
+      ++it;
+    }
+  }
 }
 
 }  // namespace sluice::virtual_memory

@@ -16,7 +16,7 @@
 
 namespace sluice::virtual_memory {
 
-enum class Form : uint8_t { kNone, kManaged, kPlain };
+enum class Form : uint8_t { kNone, kManaged, kUnmanaged };
 
 // Physical memory of a device, as cuMemCreate makes it.
 struct Physical {
@@ -52,7 +52,7 @@ struct Reserved {
   bool is_gone = false;                  // its memory went with its context
 };
 
-struct PlainReservation {
+struct UnmanagedReservation {
   uint64_t bytes;
   const char* reason;  // null: not known
 };
@@ -63,8 +63,8 @@ struct State {
   std::unordered_map<Handle, std::unique_ptr<Physical>> handles;  // by value
   std::unordered_map<Handle, Physical*> by_real;
   std::map<memory::Va, Reserved> reservations;
-  std::map<memory::Va, PlainReservation> plain;
-  std::map<memory::Va, Physical*> plain_mappings;
+  std::map<memory::Va, UnmanagedReservation> plain;
+  std::map<memory::Va, Physical*> unmanaged_mappings;
   std::deque<memory::Va> idle;  // free reservations that the next of their size takes; oldest first
   uint64_t idle_bytes = 0;
 };
@@ -83,16 +83,16 @@ class Settlement {
 Physical* FindPhysical(Handle handle) SLUICE_REQUIRES(g_mutex);
 Reserved* ReservedAt(memory::Va va) SLUICE_REQUIRES(g_mutex);  // null: none in managed form
 // One line a reason.
-void SayPlain(const Device& device, const char* reason);
+void SayUnmanaged(const Device& device, const char* reason);
 CUresult Refuse(const char* reason);
-CUresult MakePlain(Physical* physical, const char* reason) SLUICE_REQUIRES(g_mutex);
+CUresult MakeUnmanaged(Physical* physical, const char* reason) SLUICE_REQUIRES(g_mutex);
 // Frees the physical memory if nothing refers to it any more.
 void DestroyIfUnused(Physical* physical, Settlement* settlement) SLUICE_REQUIRES(g_mutex);
 void DropContents(Physical* physical, Settlement* settlement) SLUICE_REQUIRES(g_mutex);
 // The application has freed it, and no contents are in it.
 void Retire(Reserved* reserved, Settlement* settlement) SLUICE_REQUIRES(g_mutex);
 // Of the managed reservation, at the address that the application knows. False: not possible.
-bool TurnPlain(Reserved* reserved, const char* reason, Settlement* settlement) SLUICE_REQUIRES(g_mutex);
+bool TurnUnmanaged(Reserved* reserved, const char* reason, Settlement* settlement) SLUICE_REQUIRES(g_mutex);
 
 }  // namespace sluice::virtual_memory
 

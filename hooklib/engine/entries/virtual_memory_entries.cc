@@ -16,9 +16,9 @@ constexpr const char* kMulticast = "a handle with contents is bound to a multica
 
 // make(driver's handle), for memory that only the driver's own form serves.
 template <typename Make>
-CUresult WithPlainHandle(CUmemGenericAllocationHandle handle, const char* use, Make make) {
+CUresult WithDriverHandle(CUmemGenericAllocationHandle handle, const char* use, Make make) {
   CUmemGenericAllocationHandle plain = 0;
-  const CUresult result = virtual_memory::PlainHandle(handle, use, &plain);
+  const CUresult result = virtual_memory::DriverHandle(handle, use, &plain);
   return result == CUDA_SUCCESS ? make(plain) : result;
 }
 
@@ -29,7 +29,7 @@ CUresult MapArrays(const CUarrayMapInfo* list, unsigned count, Make make) {
   for (CUarrayMapInfo& info : infos) {
     if (info.memOperationType != CU_MEM_OPERATION_TYPE_MAP || info.memHandleType != CU_MEM_HANDLE_TYPE_GENERIC) continue;
     CUmemGenericAllocationHandle plain = 0;
-    const CUresult result = virtual_memory::PlainHandle(info.memHandle.memHandle, kArray, &plain);
+    const CUresult result = virtual_memory::DriverHandle(info.memHandle.memHandle, kArray, &plain);
     if (result != CUDA_SUCCESS) return result;
     info.memHandle.memHandle = plain;
   }
@@ -70,7 +70,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
 
 CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                                       unsigned long long flags) {
-  return WithPlainHandle(handle, kExported, [&](CUmemGenericAllocationHandle plain) {
+  return WithDriverHandle(handle, kExported, [&](CUmemGenericAllocationHandle plain) {
     return g_real.cuMemExportToShareableHandle(shared, plain, type, flags);
   });
 }
@@ -86,14 +86,14 @@ CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* list, unsigned count, CUstream 
 }
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t offset, CUmemGenericAllocationHandle handle,
                             size_t handle_offset, size_t bytes, unsigned long long flags) {
-  return WithPlainHandle(handle, kMulticast, [&](CUmemGenericAllocationHandle plain) {
+  return WithDriverHandle(handle, kMulticast, [&](CUmemGenericAllocationHandle plain) {
     return g_real.cuMulticastBindMem(multicast, offset, plain, handle_offset, bytes, flags);
   });
 }
 CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
                                CUmemGenericAllocationHandle handle, size_t handle_offset, size_t bytes,
                                unsigned long long flags) {
-  return WithPlainHandle(handle, kMulticast, [&](CUmemGenericAllocationHandle plain) {
+  return WithDriverHandle(handle, kMulticast, [&](CUmemGenericAllocationHandle plain) {
     return g_real.cuMulticastBindMem_v2(multicast, device, offset, plain, handle_offset, bytes, flags);
   });
 }
