@@ -72,10 +72,9 @@ bool CalledFrom(bool vmm_exporter, const void* return_address) {
     snapshot = fresh;
     current.store(fresh, std::memory_order_release);
   }
-  return std::any_of(snapshot->ranges, snapshot->ranges + snapshot->count,
-                     [&](const auto& range) {
-                       return range.is_vmm_exporter == vmm_exporter && address >= range.begin && address < range.end;
-                     });
+  return std::any_of(snapshot->ranges, snapshot->ranges + snapshot->count, [&](const auto& range) {
+    return range.is_vmm_exporter == vmm_exporter && address >= range.begin && address < range.end;
+  });
 }
 
 }  // namespace

@@ -50,9 +50,9 @@
 #define SLUICE_ENV_RECORD "SLUICE_RECORD"               /* file that a trace is written to */
 #define SLUICE_ENV_DISABLE "SLUICE_DISABLE"             /* 1: the shim stays inert */
 /* Of these, the variables that a user may set: no allocation sets them. */
-#define SLUICE_ENV_USERS_OWN                                                                                    \
-  SLUICE_ENV_ON_ERROR, SLUICE_ENV_UNMANAGED, SLUICE_ENV_HOST_ACCESS, SLUICE_ENV_DISCARD, SLUICE_ENV_OVERWRITES, \
-      SLUICE_ENV_READ_MOSTLY, SLUICE_ENV_LEARN, SLUICE_ENV_VMM, SLUICE_ENV_EVICTION_THREADS, SLUICE_ENV_MANAGED_LIMIT,          \
+#define SLUICE_ENV_USERS_OWN                                                                                           \
+  SLUICE_ENV_ON_ERROR, SLUICE_ENV_UNMANAGED, SLUICE_ENV_HOST_ACCESS, SLUICE_ENV_DISCARD, SLUICE_ENV_OVERWRITES,        \
+      SLUICE_ENV_READ_MOSTLY, SLUICE_ENV_LEARN, SLUICE_ENV_VMM, SLUICE_ENV_EVICTION_THREADS, SLUICE_ENV_MANAGED_LIMIT, \
       SLUICE_ENV_BACKEND, SLUICE_ENV_RECORD
 /* PUMP's names, read where ours are absent. */
 #define SLUICE_ENV_ALIAS_MEMORY_FACTOR "ULMS_GPU_MEMORY_FACTOR"

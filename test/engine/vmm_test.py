@@ -2,7 +2,7 @@
 
 import sys
 
-from engine_rig import ALL_MODES, GIB, LARGE, MIB, SMALL, expect, main, run, same, scenario, skip_if_sanitized, test
+from engine_rig import ALL_MODES, GIB, LARGE, MIB, SMALL, expect, main, run, scenario, test
 
 scenario("vmm_segment", of="vmm_expandable_segment", modes=ALL_MODES)
 scenario("vmm_xla", of="vmm_created_before_reserved", modes=ALL_MODES)

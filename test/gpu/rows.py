@@ -1,22 +1,10 @@
 """The rows of test/gpu/run, most important first. Each correctness row runs without the hook, hooked at full budget,
 and hooked at 0.6 of its live bytes; a row that leaves one out gives the reason in `why`."""
 
-PYTHON = "python3"
+import vmm_rows
+from commands import HOOK, PYTHON, SMALL, feature, train
 
-
-def train(*args):
-    return [PYTHON, "test/gpu/workloads/train.py", *args]
-
-
-def feature(name):
-    return [PYTHON, "test/gpu/workloads/features.py", name]
-
-
-SMALL = ["transformer", "--width", "512", "--layers", "12", "--batch", "8", "--length", "512"]
 MODES = ("full", "tight")
-EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-# XLA's own allocator holds one block, inside which the hook sees no buffers.
-PLATFORM = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
 
 # name, command, and options: env (all runs), hooked_env, modes, why (a mode is left out), must (figures of every hooked
 # run), keeps (share of an unhooked figure that full budget must reach), in_at_most_gib (fetched, tight), gpus,
@@ -82,13 +70,7 @@ CORRECTNESS = [
         "budget": 2 << 30,
         "must": {"refused": 1},
     },
-    {
-        "name": "expandable_segments",
-        "managed_gib": 9,  # each of PyTorch's segments reserves 1.125 times the budget, and uses little of it
-        "command": train(*SMALL, "--steps", "4"),
-        "env": EXPANDABLE,
-    },
-    {"name": "JAX", "managed_gib": 3.25, "command": feature("jax")},
+    *vmm_rows.CORRECTNESS,
     {
         "name": "IPC between processes",
         "managed_gib": 1,
@@ -138,7 +120,6 @@ CORRECTNESS = [
 # A benchmark: variants run in turn, round by round; `figure` picks a number (lower is better) from a RESULT line.
 # `on_card_beyond`: bytes above the budget that may be resident (on_card_bytes): two pieces that are evicted behind a
 # running launch.
-HOOK = {"hook": True}
 BENCHMARKS = [
     {
         "name": "single calls",
@@ -287,68 +268,7 @@ BENCHMARKS = [
         "evicts": True,
         "on_card_beyond": 256 << 20,
     },
-    {
-        "name": "expandable segments, d=512 that fits",
-        "command": train(*SMALL, "--steps", "120"),
-        "rounds": 3,
-        "figure": "step",
-        "skip": 20,
-        "variants": {
-            "default segments": {**HOOK, "budget": 3 << 30},
-            "expandable segments": {**HOOK, "budget": 3 << 30, "env": EXPANDABLE},
-        },
-        "ratio": ("expandable segments", "default segments"),
-        "goal": "<= 1.02",
-        "at_most": 1.02,
-    },
-    {
-        "name": "expandable segments, d=2048 at 0.6 of its live bytes",
-        "command": train("transformer", "--steps", "14"),
-        "rounds": 2,
-        "figure": "step",
-        "skip": 7,
-        "variants": {
-            "default segments": {**HOOK, "budget": 3600 << 20},
-            "expandable segments": {**HOOK, "budget": 3600 << 20, "env": EXPANDABLE},
-        },
-        "ratio": ("expandable segments", "default segments"),
-        "goal": "<= 1.1",
-        "at_most": 1.1,
-        "evicts": True,
-    },
-    {
-        "name": "JAX training that fits",
-        "command": feature("jax_training"),
-        "rounds": 2,
-        "figure": "step",
-        "skip": 4,
-        "variants": {
-            "unhooked": {},
-            "hooked": {**HOOK, "budget": 6 << 30},
-            "unhooked, platform": {"env": PLATFORM},
-            "hooked, platform": {**HOOK, "budget": 6 << 30, "env": PLATFORM},
-        },
-        "ratio": ("hooked", "unhooked"),
-        "goal": "<= 1.02",
-        "at_most": 1.02,
-    },
-    {
-        "name": "JAX training at 0.6 of its live bytes",
-        "command": feature("jax_training"),
-        "rounds": 1,
-        "figure": "step",
-        "skip": 4,
-        "live": "jax_training",
-        "variants": {
-            "faults": {**HOOK, "fraction": 0.6, "env": {**PLATFORM, "SLUICE_PREFETCH": "off"}},
-            "sluice": {**HOOK, "fraction": 0.6, "env": PLATFORM},
-            "sluice, XLA's own allocator": {**HOOK, "fraction": 0.6},
-        },
-        "ratio": ("faults", "sluice"),
-        "goal": ">= 3",
-        "at_least": 3,
-        "evicts": True,
-    },
+    *vmm_rows.BENCHMARKS,
     {
         "name": "CUDA graph inference that fits",
         "command": train("inference", "--layers", "24", "--steps", "40"),

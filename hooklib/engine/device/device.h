@@ -126,7 +126,7 @@ struct Device final : memory::Timeline {
   void Map(memory::Extent range, bool has_contents) SLUICE_TAKES_DEVICE_LOCK;
   void Unmap(memory::Extent range, bool keeps_contents) SLUICE_TAKES_DEVICE_LOCK;
   void EndContents(memory::Extent range) SLUICE_TAKES_DEVICE_LOCK;  // that Unmap kept
-  bool IsOwnedByPrimary(CUcontext context) const;  // whether the context is the device's primary one
+  bool IsOwnedByPrimary(CUcontext context) const;                   // whether the context is the device's primary one
 
   // --- unmanaged memory (device_unmanaged.cc) ---
   // False: the budget has no room for it, and none is on its way.

@@ -154,8 +154,7 @@ Refusal Device::Admit(uint64_t bytes) {
   const auto fits = [&]() SLUICE_DEVICE_LOCKED { return beyond() == 0 || beyond() <= HostAllowance(); };
   const uint64_t all = allocated_bytes + size + unmanaged_bytes.load(std::memory_order_relaxed);
   if (all > budget.limit_bytes || !ChargeContainer(size)) return Refusal::kLimit;
-  if (fits() || (beyond() > budget.host_bytes && AwaitShare(size, fits, [] { return false; })))
-    return Refusal::kNone;
+  if (fits() || (beyond() > budget.host_bytes && AwaitShare(size, fits, [] { return false; }))) return Refusal::kNone;
   ReleaseContainer(size);
   return Refusal::kHost;
 }

@@ -7,6 +7,7 @@
 #include "hooklib/engine/config.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
+#include "hooklib/engine/execute/discards.h"
 #include "hooklib/engine/observe/log.h"
 
 namespace sluice {

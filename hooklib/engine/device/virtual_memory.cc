@@ -95,7 +95,7 @@ Reserved* TakeIdle(const Device* device, CUcontext context, uint64_t bytes) SLUI
 
 // In the driver's own form, with its charge.
 CUresult CreateUnmanaged(Device* device, Handle* handle, size_t bytes, const CUmemAllocationProp* properties,
-                     unsigned long long flags) {
+                         unsigned long long flags) {
   if (!device->ReserveUnmanaged(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = g_real.cuMemCreate(handle, bytes, properties, flags);
   if (result != CUDA_SUCCESS) device->ReleaseUnmanaged(bytes);
@@ -104,13 +104,14 @@ CUresult CreateUnmanaged(Device* device, Handle* handle, size_t bytes, const CUm
 
 }  // namespace
 
-void SayUnmanaged(const Device& device, const char* reason) {
+void LogUnmanaged(const Device& device, const char* reason) {
   static Mutex mutex;
-  static auto& said = *new std::vector<const char*>;
+  static auto& logged = *new std::vector<const char*>;
   {
     MutexLock lock(mutex);
-    if (std::any_of(said.begin(), said.end(), [&](const char* other) { return !std::strcmp(other, reason); })) return;
-    said.push_back(reason);
+    if (std::any_of(logged.begin(), logged.end(), [&](const char* other) { return !std::strcmp(other, reason); }))
+      return;
+    logged.push_back(reason);
   }
   NotifyAgent(SLUICE_NOTICE_UNMANAGED_VMM, device.uuid.c_str());
   SLUICE_LOG(kWarn,
@@ -121,10 +122,10 @@ void SayUnmanaged(const Device& device, const char* reason) {
 
 CUresult Refuse(const char* reason) {
   static Mutex mutex;
-  static auto& said = *new std::vector<const char*>;
+  static auto& logged = *new std::vector<const char*>;
   MutexLock lock(mutex);
-  if (std::find(said.begin(), said.end(), reason) == said.end()) {
-    said.push_back(reason);
+  if (std::find(logged.begin(), logged.end(), reason) == logged.end()) {
+    logged.push_back(reason);
     SLUICE_LOG(kWarn, "VMM memory that sluice moves: %s; SLUICE_VMM=plain leaves VMM memory to the driver", reason);
   }
   return CUDA_ERROR_NOT_SUPPORTED;
@@ -280,7 +281,7 @@ CUresult Create(const void* caller, Handle* handle, size_t bytes, const CUmemAll
   if (reason) {
     const CUresult result = CreateUnmanaged(device, handle, bytes, properties, flags);
     if (result != CUDA_SUCCESS) return result;
-    SayUnmanaged(*device, reason);
+    LogUnmanaged(*device, reason);
     made->value = made->real = *handle;
     made->form = Form::kUnmanaged;
   } else {
@@ -303,7 +304,7 @@ CUresult MakeUnmanaged(Physical* physical, const char* reason) {
   if (result != CUDA_SUCCESS) return result;
   physical->form = Form::kUnmanaged;
   TheState().by_real[physical->real] = physical;
-  SayUnmanaged(*device, reason);
+  LogUnmanaged(*device, reason);
   return CUDA_SUCCESS;
 }
 

@@ -5,10 +5,11 @@
 //  - A reservation chooses its form when it is made, though it names no device: PyTorch reserves before it creates.
 //  - A handle has none until it is needed. Mapped into a managed reservation it becomes managed; mapped into a plain
 //    one, exported, or bound to an array or a multicast object, it becomes plain, which is the driver's own.
-//  - Contents of a handle that is unmapped and not released stay where they are, and are copied when the handle is mapped
+//  - Contents of a handle that is unmapped and not released stay where they are, and are copied when the handle is
+//  mapped
 //    elsewhere, or before another one is mapped there.
-// Refused with CUDA_ERROR_NOT_SUPPORTED and a line in the log: a managed handle that is mapped twice, exported, or mapped
-// into a plain reservation or one of another device.
+// Refused with CUDA_ERROR_NOT_SUPPORTED and a line in the log: a managed handle that is mapped twice, exported, or
+// mapped into a plain reservation or one of another device.
 //
 // The values of handles that begin in managed form are the engine's own: no address, so that no driver gives them too.
 //
@@ -40,8 +41,8 @@ CUresult SetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc* acc
 CUresult GetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr pointer);
 CUresult GetProperties(CUmemAllocationProp* properties, Handle handle);
 
-// The driver's own handle for one that the application names, for calls that only unmanaged memory allows. Makes the handle
-// plain where it has no form yet. `use`: for the log, as "exported".
+// The driver's own handle for one that the application names, for calls that only unmanaged memory allows. Makes the
+// handle plain where it has no form yet. `use`: for the log, as "exported".
 CUresult DriverHandle(Handle handle, const char* use, Handle* plain);
 
 // The mapping that holds the address, of memory in managed form.

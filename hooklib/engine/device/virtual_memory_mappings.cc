@@ -55,9 +55,8 @@ CUresult MoveToHost(Reserved* reserved, Physical* physical) {
 // Copies the handle's contents to where it is mapped now.
 CUresult MoveContents(Physical* physical, Va to, Settlement* settlement) SLUICE_REQUIRES(g_mutex) {
   // By the engine's own entries, for which the new place is memory that a copy overwrites.
-  const CUresult result = physical->copy
-                              ? entry::cuMemcpyHtoD_v2(to, physical->copy.get(), physical->contents_bytes)
-                              : entry::cuMemcpyDtoD_v2(to, physical->at, physical->contents_bytes);
+  const CUresult result = physical->copy ? entry::cuMemcpyHtoD_v2(to, physical->copy.get(), physical->contents_bytes)
+                                         : entry::cuMemcpyDtoD_v2(to, physical->at, physical->contents_bytes);
   if (result == CUDA_SUCCESS) {
     // The call may return before the copy is done, and then the old place ends.
     const CUresult done = g_real.cuStreamSynchronize(CU_STREAM_LEGACY);
@@ -67,8 +66,8 @@ CUresult MoveContents(Physical* physical, Va to, Settlement* settlement) SLUICE_
   return result;
 }
 
-CUresult MapManaged(Reserved* reserved, Extent range, Physical* physical,
-                    Settlement* settlement) SLUICE_REQUIRES(g_mutex) {
+CUresult MapManaged(Reserved* reserved, Extent range, Physical* physical, Settlement* settlement)
+    SLUICE_REQUIRES(g_mutex) {
   if (range.base % kChunkBytes || range.bytes % kChunkBytes || range.bytes == 0 || range.bytes > physical->bytes ||
       range.end() > reserved->range.end() || range.end() < range.base || reserved->is_gone || reserved->is_free)
     return CUDA_ERROR_INVALID_VALUE;
@@ -174,7 +173,8 @@ CUresult Unmap(CUdeviceptr pointer, size_t bytes) {
   const CUresult result = g_real.cuMemUnmap(pointer, bytes);
   if (result != CUDA_SUCCESS) return result;
   auto& mapped = TheState().unmanaged_mappings;
-  for (auto it = mapped.lower_bound(pointer); it != mapped.end() && it->first < pointer + bytes; it = mapped.erase(it)) {
+  for (auto it = mapped.lower_bound(pointer); it != mapped.end() && it->first < pointer + bytes;
+       it = mapped.erase(it)) {
     --it->second->mappings;
     DestroyIfUnused(it->second, &settlement);
   }

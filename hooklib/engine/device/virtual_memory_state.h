@@ -58,7 +58,7 @@ struct UnmanagedReservation {
 };
 
 extern std::atomic<memory::Va> g_lowest, g_highest;  // all addresses that were ever reserved in managed form
-extern Mutex g_mutex;  // guards the state; taken before the devices' locks
+extern Mutex g_mutex;                                // guards the state; taken before the devices' locks
 struct State {
   std::unordered_map<Handle, std::unique_ptr<Physical>> handles;  // by value
   std::unordered_map<Handle, Physical*> by_real;
@@ -83,7 +83,7 @@ class Settlement {
 Physical* FindPhysical(Handle handle) SLUICE_REQUIRES(g_mutex);
 Reserved* ReservedAt(memory::Va va) SLUICE_REQUIRES(g_mutex);  // null: none in managed form
 // One line a reason.
-void SayUnmanaged(const Device& device, const char* reason);
+void LogUnmanaged(const Device& device, const char* reason);
 CUresult Refuse(const char* reason);
 CUresult MakeUnmanaged(Physical* physical, const char* reason) SLUICE_REQUIRES(g_mutex);
 // Frees the physical memory if nothing refers to it any more.

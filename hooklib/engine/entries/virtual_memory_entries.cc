@@ -27,7 +27,8 @@ CUresult MapArrays(const CUarrayMapInfo* list, unsigned count, Make make) {
   std::vector<CUarrayMapInfo> infos;
   if (list) infos.assign(list, list + count);
   for (CUarrayMapInfo& info : infos) {
-    if (info.memOperationType != CU_MEM_OPERATION_TYPE_MAP || info.memHandleType != CU_MEM_HANDLE_TYPE_GENERIC) continue;
+    if (info.memOperationType != CU_MEM_OPERATION_TYPE_MAP || info.memHandleType != CU_MEM_HANDLE_TYPE_GENERIC)
+      continue;
     CUmemGenericAllocationHandle plain = 0;
     const CUresult result = virtual_memory::DriverHandle(info.memHandle.memHandle, kArray, &plain);
     if (result != CUDA_SUCCESS) return result;
