@@ -8,6 +8,9 @@ namespace sluice {
 // in libnccl, libnvshmem*, libuct* and libcufile*: their buffers are shared by handles or RDMA and stay unmanaged.
 // Thread-safe, and lock-free unless a library was loaded since the last call. About 20 ns, so only for allocations.
 bool CalledFromUnmanagedLibrary(const void* return_address);
+// The same for code that makes VMM memory only to export it: PyTorch's symmetric memory (libtorch_cuda,
+// libtorch_nvshmem). PyTorch's allocator is in libc10_cuda.
+bool CalledFromVmmExporter(const void* return_address);
 
 }  // namespace sluice
 

@@ -14,7 +14,8 @@ namespace sluice::memory {
 
 // Packed: a map node with it takes 64 bytes, the hook's limit for one block.
 struct Allocation {
-  uint64_t bytes : 59 = 0;
+  uint64_t bytes : 58 = 0;
+  uint64_t mapped : 1 = 0;          // VMM ranges that lie side by side (LiveMap::Map)
   uint64_t stream_ordered : 1 = 0;  // of a memory pool: belongs to no context
   uint64_t unevictable : 1 = 0;     // in unevictable device memory (Device::AllocateUnevictable), not residency's
   uint64_t app_managed : 1 = 0;     // asked for as managed: the host may read and write it at any time
@@ -38,6 +39,25 @@ class LiveMap {
 
   // The bases of all allocations that begin in the range.
   std::vector<Va> In(Extent range) const;
+
+  // --- VMM. Ranges are mapped and unmapped piece by piece, and one block of the application may reach over several of
+  // them, so ranges side by side in one reservation are one allocation. ---
+  struct Mapping {
+    uint64_t bytes = 0;
+    bool pinned = false;  // a part of it was reported, mapped or named during a capture: live until its unmapping
+  };
+  // The allocations right below and right above the range that it will be one with.
+  std::vector<Va> Neighbors(Extent range, Extent reservation);
+  Allocation* Map(Extent range, Extent reservation, const Allocation& allocation);
+  // `range`: one mapping. Reports inside are kept for when it is mapped again: vLLM's sleep mode unmaps and maps below
+  // PyTorch's allocator, whose blocks stay.
+  void Unmap(Extent range);
+  void ForgetReports(Extent reservation);
+  std::map<Va, Mapping>& mappings() { return mappings_; }
+  // The mapping that holds the address; end(): none.
+  std::map<Va, Mapping>::iterator MappingAt(Va va);
+  void InvalidateAnswers(Extent range) { Invalidate(range); }  // a mapping in it was pinned
+  std::vector<Extent> ReportsIn(Extent range) const;           // the parts of reports inside the range
 
   // A framework's allocator took the range inside an allocation. False where no allocation holds it.
   bool Report(Extent range);
@@ -95,6 +115,7 @@ class LiveMap {
   uint64_t all_invalidations_ = 1;  // times that all answers were invalidated
   std::map<Va, Allocation> allocations_;
   std::map<Va, uint64_t> reports_;
+  std::map<Va, Mapping> mappings_;
 };
 
 }  // namespace sluice::memory

@@ -14,13 +14,16 @@ uint64_t Residency::wrong_predictions() const {
 
 void Residency::AddArena(Extent arena, bool populated) {
   chunks_.AddArena(arena);
-  if (!populated) return;
-  chunks_.ForEach(arena, [this](Chunk& chunk) {
+  if (populated) NotePopulated(arena);
+}
+
+void Residency::NotePopulated(Extent range) {
+  chunks_.ForEach(range, [this](Chunk& chunk) {
     SetResident(&chunk, true);
     chunk.fetched_whole = true;
     candidates_.Unrank(&chunk);
     // An unallocated chunk uses room without need: it is discarded like a free one.
-    chunk.in_freed_list = true;
+    if (std::exchange(chunk.in_freed_list, true)) return;
     freed_resident_.push_back(&chunk);
   });
 }

@@ -141,6 +141,7 @@ class Residency : private ResidencyState {
   // `populated`: the backend has made its pages resident already.
   void AddArena(Extent arena, bool populated);
   void RemoveArena(Extent arena);
+  void NotePopulated(Extent range);  // the same of a part, whose chunks were not resident
   void AddLive(Extent range);
   // `owner`: the live allocation that holds the range, if its application freed the range itself (PyTorch's report).
   void RemoveLive(Extent range, Extent owner = {});

@@ -42,6 +42,7 @@
   "SLUICE_READ_MOSTLY"                  /* 0: memory that only copies write gets no read-only duplicates \
                                          */
 #define SLUICE_ENV_LEARN "SLUICE_LEARN" /* 0: pointer ranges are not learned from launches' faults */
+#define SLUICE_ENV_VMM "SLUICE_VMM"     /* plain: VMM memory stays the driver's, a hard limit; managed (default) */
 #define SLUICE_ENV_EVICTION_THREADS \
   "SLUICE_EVICTION_THREADS" /* number of eviction threads; 0: the driver's own calls evict */
 #define SLUICE_ENV_MANAGED_LIMIT "SLUICE_MANAGED_LIMIT" /* bytes, as 8Gi: cap of managed memory requested */
@@ -49,9 +50,9 @@
 #define SLUICE_ENV_RECORD "SLUICE_RECORD"               /* file that a trace is written to */
 #define SLUICE_ENV_DISABLE "SLUICE_DISABLE"             /* 1: the shim stays inert */
 /* Of these, the variables that a user may set: no allocation sets them. */
-#define SLUICE_ENV_USERS_OWN                                                                                    \
-  SLUICE_ENV_ON_ERROR, SLUICE_ENV_UNMANAGED, SLUICE_ENV_HOST_ACCESS, SLUICE_ENV_DISCARD, SLUICE_ENV_OVERWRITES, \
-      SLUICE_ENV_READ_MOSTLY, SLUICE_ENV_LEARN, SLUICE_ENV_EVICTION_THREADS, SLUICE_ENV_MANAGED_LIMIT,          \
+#define SLUICE_ENV_USERS_OWN                                                                                           \
+  SLUICE_ENV_ON_ERROR, SLUICE_ENV_UNMANAGED, SLUICE_ENV_HOST_ACCESS, SLUICE_ENV_DISCARD, SLUICE_ENV_OVERWRITES,        \
+      SLUICE_ENV_READ_MOSTLY, SLUICE_ENV_LEARN, SLUICE_ENV_VMM, SLUICE_ENV_EVICTION_THREADS, SLUICE_ENV_MANAGED_LIMIT, \
       SLUICE_ENV_BACKEND, SLUICE_ENV_RECORD
 /* PUMP's names, read where ours are absent. */
 #define SLUICE_ENV_ALIAS_MEMORY_FACTOR "ULMS_GPU_MEMORY_FACTOR"

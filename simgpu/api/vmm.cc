@@ -1,5 +1,6 @@
 // Virtual memory management: reserved addresses, physical memory, mappings.
 #include <algorithm>
+#include <climits>
 
 #include "call.h"
 
@@ -29,6 +30,12 @@ std::map<uint64_t, Reservation>& Reservations() {
 }
 std::set<PhysicalHandle*>& Handles() {
   static auto* all = new std::set<PhysicalHandle*>;
+  return *all;
+}
+
+// Rights to mappings, by their base and the device; none where there is no entry.
+std::map<std::pair<uint64_t, int>, unsigned long long>& Access() {
+  static auto* all = new std::map<std::pair<uint64_t, int>, unsigned long long>;
   return *all;
 }
 
@@ -64,6 +71,7 @@ CUresult cuMemAddressFree(CUdeviceptr p, size_t size) {
   BEGIN(Sim().profile().vmm_map_ns / 4);
   auto it = Reservations().find(p);
   NEED_ARG(it != Reservations().end() && it->second.size == size);
+  for (uint64_t at = p; at < p + size; at += simgpu::kBlockBytes) NEED_ARG(simgpu::FindAllocation(at) == nullptr);
   Reservations().erase(it);
   Sim().memory().Unreserve(p, size);
   return CUDA_SUCCESS;
@@ -130,6 +138,7 @@ CUresult cuMemUnmap(CUdeviceptr p, size_t size) {
   for (uint64_t at = p; at < p + size;) {
     Allocation* a = simgpu::FindAllocation(at);
     const uint64_t next = at + a->size;
+    Access().erase(Access().lower_bound({at, INT_MIN}), Access().lower_bound({next, INT_MIN}));
     Sim().CheckIdle(at, a->size, simgpu::ThisThread().now, "unmapped");
     auto* h = static_cast<PhysicalHandle*>(a->owner);
     h->content = std::move(a->content);
@@ -147,13 +156,22 @@ CUresult cuMemUnmap(CUdeviceptr p, size_t size) {
 CUresult cuMemSetAccess(CUdeviceptr p, size_t size, const CUmemAccessDesc* desc, size_t count) {
   BEGIN_UNSAFE(Sim().profile().vmm_map_ns);
   NEED_ARG(desc != nullptr && count != 0 && size != 0 && Sim().Mapped(p, size));
+  // The range consists of whole mappings, by the driver's manual.
+  const Allocation* first = simgpu::FindAllocation(p);
+  const Allocation* last = simgpu::FindAllocation(p + size - 1);
+  NEED_ARG(first->base == p && last->base + last->size == p + size);
+  for (uint64_t at = p; at < p + size; at += simgpu::FindAllocation(at)->size) {
+    for (size_t i = 0; i < count; ++i) Access()[{at, desc[i].location.id}] = desc[i].flags;
+  }
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr p) {
   BEGIN(100);
   NEED_ARG(flags != nullptr && location != nullptr && simgpu::FindAllocation(p) != nullptr);
-  *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const auto it = Access().find({simgpu::FindAllocation(p)->base, location->id});
+  *flags = 0;
+  if (it != Access().end()) *flags = it->second;
   return CUDA_SUCCESS;
 }
 

@@ -29,6 +29,7 @@ WRONG = {
     "SLUICE_DISCARD": "never",
     "SLUICE_READ_MOSTLY": "2",
     "SLUICE_LEARN": "some",
+    "SLUICE_VMM": "device",
     "SLUICE_EVICTION_THREADS": "17",
     "SLUICE_DISABLE": "yes",
     "SLUICE_ON_ERROR": "abort",

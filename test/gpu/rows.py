@@ -1,20 +1,10 @@
 """The rows of test/gpu/run, most important first. Each correctness row runs without the hook, hooked at full budget,
 and hooked at 0.6 of its live bytes; a row that leaves one out gives the reason in `why`."""
 
+import vmm_rows
+from commands import HOOK, PYTHON, SMALL, feature, train
 from rows_paged import paged_rows
 
-PYTHON = "python3"
-
-
-def train(*args):
-    return [PYTHON, "test/gpu/workloads/train.py", *args]
-
-
-def feature(name):
-    return [PYTHON, "test/gpu/workloads/features.py", name]
-
-
-SMALL = ["transformer", "--width", "512", "--layers", "12", "--batch", "8", "--length", "512"]
 MODES = ("full", "tight")
 
 # name, command, and options: env (all runs), hooked_env, modes, why (a mode is left out), must (figures of every hooked
@@ -81,21 +71,7 @@ CORRECTNESS = [
         "budget": 2 << 30,
         "must": {"refused": 1},
     },
-    {
-        "name": "expandable_segments",
-        "managed_gib": 3.25,
-        "command": train(*SMALL, "--steps", "4"),
-        "env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-        "modes": ("full",),
-        "why": "VMM memory is unmanaged: not oversubscribed",
-    },
-    {
-        "name": "JAX",
-        "managed_gib": 1,
-        "command": feature("jax"),
-        "modes": ("full",),
-        "why": "XLA allocates through VMM: unmanaged, not oversubscribed",
-    },
+    *vmm_rows.CORRECTNESS,
     {
         "name": "IPC between processes",
         "managed_gib": 1,
@@ -145,7 +121,6 @@ CORRECTNESS = [
 # A benchmark: variants run in turn, round by round; `figure` picks a number (lower is better) from a RESULT line.
 # `on_card_beyond`: bytes above the budget that may be resident (on_card_bytes): two pieces that are evicted behind a
 # running launch.
-HOOK = {"hook": True}
 BENCHMARKS = [
     {
         "name": "single calls",
@@ -295,6 +270,7 @@ BENCHMARKS = [
         "on_card_beyond": 256 << 20,
     },
     *paged_rows(PYTHON, HOOK),
+    *vmm_rows.BENCHMARKS,
     {
         "name": "CUDA graph inference that fits",
         "command": train("inference", "--layers", "24", "--steps", "40"),

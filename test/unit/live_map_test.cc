@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <vector>
 
 namespace sluice::memory {
 
@@ -158,6 +159,38 @@ TEST_CASE("an address is resolved by the ranges that are live now") {
       REQUIRE((where ? std::optional(*where) : std::nullopt) == expected(queried));
     }
   }
+}
+
+TEST_CASE("mappings side by side are one allocation, in one reservation") {
+  constexpr uint64_t kBase = uint64_t{1} << 40, kPart = 2 * kChunkBytes;
+  const Extent reservation{kBase, 8 * kPart};
+  const auto part = [](uint64_t i) { return Extent{kBase + i * kPart, kPart}; };
+  LiveMap map;
+  Allocation made;
+  made.id = 1;
+  map.Map(part(0), reservation, made);
+  map.Map(part(2), reservation, made);
+  CHECK(map.Resolve(kBase + 5) == part(0));
+  map.Map(part(1), reservation, made);
+  CHECK(map.Resolve(kBase + 5) == Extent{kBase, 3 * kPart});
+  CHECK(map.size() == 1);
+  // The next reservation begins where this one ends.
+  map.Map(part(7), reservation, made);
+  map.Map(part(8), {kBase + 8 * kPart, kPart}, made);
+  CHECK(map.Resolve(part(7).base) == part(7));
+  // A block that reaches over two mappings.
+  CHECK(map.Report({part(0).base + 100, kPart}));
+  CHECK(map.Resolve(part(1).base + 5) == Extent{part(0).base + 100, kPart});
+  CHECK(map.ReportsIn(part(1)) == std::vector<Extent>{{part(1).base, 100}});
+  map.Unmap(part(1));
+  CHECK(map.MappingAt(part(1).base) == map.mappings().end());
+  CHECK_FALSE(map.Resolve(part(1).base + 5));
+  CHECK(map.Find(part(2).base, nullptr)->bytes == kPart);
+  // Its report is there again with the next mapping.
+  map.Map(part(1), reservation, made);
+  CHECK(map.Resolve(part(1).base + 5) == Extent{part(0).base + 100, kPart});
+  map.ForgetReports(reservation);
+  CHECK(map.ReportsIn(part(1)).empty());
 }
 
 }  // namespace sluice::memory

@@ -6,6 +6,7 @@
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_DEVICE_H_
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -113,6 +114,22 @@ struct Device final : memory::Timeline {
   void NoteAdvice(memory::Extent range, CUmem_advise advice, CUmemLocation location) SLUICE_TAKES_DEVICE_LOCK;
   bool ExceedsManagedLimit(uint64_t bytes) SLUICE_TAKES_DEVICE_LOCK;  // SLUICE_MANAGED_LIMIT
 
+  // --- VMM memory in managed form (device_mapped.cc). `context` owns the reservation. A range is one mapping, and in
+  // whole chunks. ---
+  // Charges for physical memory as for an allocation of so many bytes, and releases that.
+  Refusal ChargeHandle(uint64_t bytes) SLUICE_TAKES_DEVICE_LOCK;
+  void ReleaseHandle(uint64_t bytes) SLUICE_TAKES_DEVICE_LOCK;
+  // Managed memory of so many bytes, of which nothing is populated; `*result` is its address. With `context` current.
+  Refusal Reserve(CUcontext context, uint64_t bytes, memory::Va* result) SLUICE_TAKES_DEVICE_LOCK;
+  // Of a reservation without mappings and contents. Its memory goes back to the driver with other arenas (`at_once`:
+  // now, and the call may wait for the GPU). False: the driver refused. `gone`: it went with its context.
+  bool Unreserve(memory::Va base, bool at_once, bool gone = false) SLUICE_TAKES_DEVICE_LOCK;
+  // `has_contents`: those that Unmap kept at this place. With the owner's context current.
+  void Map(memory::Extent range, bool has_contents) SLUICE_TAKES_DEVICE_LOCK;
+  void Unmap(memory::Extent range, bool keeps_contents) SLUICE_TAKES_DEVICE_LOCK;
+  void EndContents(memory::Extent range) SLUICE_TAKES_DEVICE_LOCK;  // that Unmap kept
+  bool IsOwnedByPrimary(CUcontext context) const;                   // whether the context is the device's primary one
+
   // --- unmanaged memory (device_unmanaged.cc) ---
   // False: the budget has no room for it, and none is on its way.
   bool ReserveUnmanaged(uint64_t bytes) SLUICE_TAKES_DEVICE_LOCK;
@@ -152,6 +169,8 @@ struct Device final : memory::Timeline {
   void AddPeer(CUdevice peer) SLUICE_TAKES_DEVICE_LOCK;
   bool HasPeers() const SLUICE_DEVICE_LOCKED { return !peers_.empty(); }
   Context* ContextFor(CUcontext handle) SLUICE_DEVICE_LOCKED;
+  // The context that owns memory which is allocated while `current` is current: a green context has none of its own.
+  CUcontext MemoryContext(CUcontext current);
   CUstream Housekeeping(Context* context) SLUICE_DEVICE_LOCKED;
   Stream* StreamById(memory::StreamId id) SLUICE_DEVICE_LOCKED;  // null: its context is gone
   // The state of a new stream: that of an ended one of the context whose work is over, with its queues, or a new one.
@@ -252,10 +271,23 @@ struct Device final : memory::Timeline {
   std::optional<memory::Va> AllocateUnevictable(Context* context, uint64_t bytes,
                                                 memory::StreamId stream) SLUICE_DEVICE_LOCKED;
   Refusal Grow(Context* context, uint64_t bytes) SLUICE_DEVICE_LOCKED;
+  // Whether so many bytes may be allocated; then they are charged to the container. May wait, without the lock.
+  Refusal Admit(uint64_t bytes) SLUICE_DEVICE_LOCKED;
+  // A reservation for VMM memory. Its chunks are known to residency in parts, from their first mapping on: PyTorch
+  // reserves more than the GPU has.
+  struct Reservation {
+    memory::Extent range;
+    CUcontext context;
+    std::vector<bool> was_mapped;        // by chunk
+    std::vector<memory::Extent> arenas;  // parts that residency knows
+    uint64_t mapped_bytes = 0;           // of chunks that were mapped: these count as requested
+  };
+  Reservation* ReservationOf(memory::Va va) SLUICE_DEVICE_LOCKED;
+  std::vector<memory::Extent> AddChunks(Reservation* reservation, memory::Extent range) SLUICE_DEVICE_LOCKED;
+  bool Populate(Context* context, const std::vector<memory::Extent>& runs) SLUICE_DEVICE_LOCKED;
+  void PinMappings(memory::Extent range) SLUICE_DEVICE_LOCKED;
   std::optional<memory::Va> AllocateWhenFreed(Context* context, uint64_t bytes, bool may_block) SLUICE_DEVICE_LOCKED;
   std::optional<memory::Va> AwaitFreed(Context* context, uint64_t bytes) SLUICE_DEVICE_LOCKED;
-  // The context that owns memory which is allocated while `current` is current: a green context has none of its own.
-  CUcontext MemoryContext(CUcontext current);
   void TakeSurplusArenas(Context* context, bool all) SLUICE_DEVICE_LOCKED;
   void EndAdvice(memory::Va base) SLUICE_DEVICE_LOCKED;  // of the allocation that begins there
   bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;      // its work, and everything on its queues
@@ -287,8 +319,11 @@ struct Device final : memory::Timeline {
     CUcontext context;
     memory::Extent range;
     bool is_managed;
+    uint64_t requested;  // its bytes that count as such
   };
   std::vector<FreeArena> free_arenas_ SLUICE_BY_DEVICE_LOCK;
+  std::map<memory::Va, Reservation> reservations_ SLUICE_BY_DEVICE_LOCK;  // by base
+  uint64_t reserved_bytes_ SLUICE_BY_DEVICE_LOCK = 0;                     // of these, in chunks that were never mapped
   uint64_t await_freed_from_ SLUICE_BY_DEVICE_LOCK = 0;    // allocation number before which AwaitFreed does not wait
   bool has_surplus_ SLUICE_BY_DEVICE_LOCK = false;         // a stream-ordered free may have left surplus arenas
   uint32_t launches_waiting_ SLUICE_BY_DEVICE_LOCK = 0;    // in AwaitRoom

@@ -93,13 +93,24 @@ std::optional<memory::Va> Device::AllocateUnevictable(Context* context, uint64_t
 bool Device::ExceedsManagedLimit(uint64_t bytes) {
   DeviceLock lock(mutex);
   const uint64_t limit = GetConfig().managed_limit;
-  return limit && requested_bytes + bytes > limit;
+  return limit && requested_bytes + reserved_bytes_ + bytes > limit;
+}
+
+// As cuMemAlloc does: the pages are on the GPU when the call returns, so that no kernel faults on memory that fits.
+bool Device::Populate(Context* context, const std::vector<Extent>& runs) {
+  uint64_t bytes = 0;
+  for (const Extent& run : runs) bytes += run.bytes;
+  if (bytes == 0 || residency.resident_bytes() + bytes > residency.capacity() || g_captures.load() > 0) return false;
+  // The wait is for our own prefetch alone, no work of the application.
+  const CUstream housekeeping = Housekeeping(context);
+  return FetchRuns(runs, ordinal, housekeeping) == CUDA_SUCCESS &&
+         g_real.cuStreamSynchronize(housekeeping) == CUDA_SUCCESS;
 }
 
 Refusal Device::Grow(Context* context, uint64_t bytes) {
   const uint64_t size = context->managed->GrowthFor(bytes);
   const uint64_t limit = GetConfig().managed_limit;
-  if (limit && requested_bytes + size > limit) return Refusal::kManagedLimit;
+  if (limit && requested_bytes + reserved_bytes_ + size > limit) return Refusal::kManagedLimit;
   CUdeviceptr base = 0;
   CUresult result;
   {
@@ -122,19 +133,30 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
   }
   requested_bytes += size;
   UpdateMode();
-  bool is_populated = false;
-  if (residency.resident_bytes() + size <= residency.capacity() && g_captures.load() == 0) {
-    // As cuMemAlloc does: the pages are on the GPU when the call returns, so that no kernel faults on memory that fits.
-    // The wait is for our own prefetch alone, no work of the application.
-    const CUstream housekeeping = Housekeeping(context);
-    is_populated = FetchRuns({arena}, ordinal, housekeeping) == CUDA_SUCCESS &&
-                   g_real.cuStreamSynchronize(housekeeping) == CUDA_SUCCESS;
-  }
+  const bool is_populated = Populate(context, {arena});
   context->managed->AddArena(arena, bytes);
   context->managed_arenas.emplace(base, size);
   residency.AddArena(arena, is_populated);
   if (!peers_.empty()) AdvisePeers(arena, ordinal, peers_);
   return Refusal::kNone;
+}
+
+Refusal Device::Admit(uint64_t bytes) {
+  if (ExceedsAddressSpace(bytes)) return Refusal::kLimit;
+  const uint64_t size = memory::ArenaAllocator::SizeFor(bytes);
+  // Bytes beyond the guarantee are host-resident sooner or later: a borrowed budget is reclaimed, and a guarantee that
+  // is lent out now returns.
+  const auto beyond = [&]() SLUICE_DEVICE_LOCKED {
+    const uint64_t all = allocated_bytes + size + unmanaged_bytes.load(std::memory_order_relaxed);
+    return all > budget.guaranteed_bytes ? all - budget.guaranteed_bytes : 0;
+  };
+  // The allowance is read from files: not for an allocation within the guarantee.
+  const auto fits = [&]() SLUICE_DEVICE_LOCKED { return beyond() == 0 || beyond() <= HostAllowance(); };
+  const uint64_t all = allocated_bytes + size + unmanaged_bytes.load(std::memory_order_relaxed);
+  if (all > budget.limit_bytes || !ChargeContainer(size)) return Refusal::kLimit;
+  if (fits() || (beyond() > budget.host_bytes && AwaitShare(size, fits, [] { return false; }))) return Refusal::kNone;
+  ReleaseContainer(size);
+  return Refusal::kHost;
 }
 
 CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result, memory::StreamId stream) {
@@ -145,26 +167,8 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   DeviceLock lock(mutex);
   ++poll_epoch;
   const uint64_t size = ExceedsAddressSpace(bytes) ? 0 : memory::ArenaAllocator::SizeFor(bytes);
-  // Bytes beyond the guarantee are host-resident sooner or later: a borrowed budget is reclaimed, and a guarantee that
-  // is lent out now returns.
-  const auto beyond = [&]() SLUICE_DEVICE_LOCKED {
-    const uint64_t all = allocated_bytes + size + unmanaged_bytes.load(std::memory_order_relaxed);
-    return all > budget.guaranteed_bytes ? all - budget.guaranteed_bytes : 0;
-  };
-  // The allowance is read from files: not for an allocation within the guarantee.
-  const auto fits = [&]() SLUICE_DEVICE_LOCKED { return beyond() == 0 || beyond() <= HostAllowance(); };
-  const auto exceeds_limit = [&]() SLUICE_DEVICE_LOCKED {
-    return allocated_bytes + size + unmanaged_bytes.load(std::memory_order_relaxed) > budget.limit_bytes;
-  };
-  Refusal refusal = Refusal::kNone;
-  uint64_t charged = 0;
-  if (ExceedsAddressSpace(bytes) || exceeds_limit() || !ChargeContainer(size)) {
-    refusal = Refusal::kLimit;
-  } else {
-    charged = size;
-    if (!fits() && (beyond() <= budget.host_bytes || !AwaitShare(size, fits, [] { return false; })))
-      refusal = Refusal::kHost;
-  }
+  Refusal refusal = Admit(bytes);
+  const uint64_t charged = refusal == Refusal::kNone ? size : 0;
   Context* context = ContextFor(handle);
   std::optional<memory::Va> va;
   bool is_unevictable = false;
@@ -229,7 +233,7 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId strea
     if (residency.chunks().InArena(pointer)) return CUDA_ERROR_INVALID_VALUE;
     return std::nullopt;
   }
-  if (base != pointer) return CUDA_ERROR_INVALID_VALUE;
+  if (base != pointer || allocation->mapped) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t size = memory::ArenaAllocator::SizeFor(allocation->bytes);
   const Extent range{base, size};
   const bool is_unevictable = allocation->unevictable;
@@ -271,21 +275,31 @@ void Device::Report(CUdeviceptr pointer, int64_t bytes) {
   DeviceLock lock(mutex);
   memory::Va base = 0;
   memory::Allocation* allocation = live.Find(pointer, &base);
+  // A block that ends while it is unmapped stays dead when its range is mapped again.
+  if (!allocation && bytes < 0 && !reservations_.empty() && ReservationOf(pointer)) live.Unreport(pointer);
   if (!allocation || allocation->app_managed) return;
   if (bytes > 0) reports_seen = true;
   if (allocation->unevictable) return;
   const Extent whole{base, memory::ArenaAllocator::SizeFor(allocation->bytes)};
-  if (g_captures.load(std::memory_order_relaxed) > 0 && !allocation->captured) {
-    allocation->captured = true;
-    residency.Pin(whole, true);
+  // Of a block that VMM memory holds in part: what is not mapped is not live.
+  const auto inside = [&whole](const Extent& block) {
+    return Extent{block.base, std::min(block.end(), whole.end()) - block.base};
+  };
+  if (g_captures.load(std::memory_order_relaxed) > 0) {
+    if (allocation->mapped) {
+      PinMappings({pointer, static_cast<uint64_t>(bytes > 0 ? bytes : 1)});
+    } else if (!allocation->captured) {
+      allocation->captured = true;
+      residency.Pin(whole, true);
+    }
   }
   if (bytes > 0) {
     if (!allocation->reported) SetLive(whole, false, whole);
-    if (auto old = live.Unreport(pointer)) SetLive(*old, false, whole);
+    if (auto old = live.Unreport(pointer)) SetLive(inside(*old), false, whole);
     const Extent range{pointer, std::min<uint64_t>(static_cast<uint64_t>(bytes), base + allocation->bytes - pointer)};
     if (live.Report(range, base, allocation)) SetLive(range, true);
   } else if (auto range = live.Unreport(pointer)) {
-    SetLive(*range, false, whole);
+    SetLive(inside(*range), false, whole);
   }
   residency.set_capacity(Capacity());
 }
@@ -295,6 +309,12 @@ void Device::MarkCaptured(memory::Va va) {
   memory::Va base = 0;
   memory::Allocation* allocation = live.Find(va, &base);
   if (!allocation || allocation->captured || allocation->unevictable) return;
+  if (allocation->mapped) {
+    bool is_reported = false;
+    const std::optional<Extent> block = live.Resolve(va, &is_reported);
+    PinMappings(block && is_reported ? *block : Extent{va, 1});
+    return;
+  }
   allocation->captured = true;
   if (!allocation->app_managed) residency.Pin({base, memory::ArenaAllocator::SizeFor(allocation->bytes)}, true);
 }

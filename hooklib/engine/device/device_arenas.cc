@@ -22,13 +22,13 @@ void Device::TakeSurplusArenas(Context* context, bool all) {
     for (const Extent& arena : unevictable.TakeSurplus(true)) {
       residency.chunks().RemoveArena(arena.base);
       context->unevictable_arenas.erase(arena.base);
-      free_arenas_.push_back({context->handle, arena, false});
+      free_arenas_.push_back({context->handle, arena, false, 0});
     }
   }
   for (const Extent& arena : context->managed->TakeSurplus(all)) {
     residency.RemoveArena(arena);
     context->managed_arenas.erase(arena.base);
-    free_arenas_.push_back({context->handle, arena, true});
+    free_arenas_.push_back({context->handle, arena, true, arena.bytes});
   }
 }
 
@@ -68,7 +68,7 @@ void Device::ReturnArenas(bool only_idle) {
   for (const FreeArena& arena : taken) {
     if (is_refused(arena)) continue;
     if (arena.is_managed) {
-      requested_bytes -= arena.range.bytes;
+      requested_bytes -= arena.requested;
     } else {
       ReleaseUnmanaged(arena.range.bytes);
     }

@@ -20,6 +20,9 @@ void Device::AddPeer(CUdevice peer) {
   for (const auto& [handle, context] : contexts) {
     for (const auto& [base, size] : context->managed_arenas) AdvisePeers({base, size}, ordinal, peers_);
   }
+  for (const auto& [base, reservation] : reservations_) {
+    for (const memory::Extent& arena : reservation.arenas) AdvisePeers(arena, ordinal, peers_);
+  }
 }
 
 void Device::ContextEnds(CUcontext handle) {
@@ -71,7 +74,7 @@ void Device::DropContext(CUcontext handle) {
     std::erase_if(free_arenas_, [&](const FreeArena& arena) SLUICE_DEVICE_LOCKED {
       if (arena.context != handle) return false;
       if (arena.is_managed) {
-        requested_bytes -= arena.range.bytes;
+        requested_bytes -= arena.requested;
       } else {
         ReleaseUnmanaged(arena.range.bytes);
       }

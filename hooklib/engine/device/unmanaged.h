@@ -18,7 +18,6 @@ struct UnmanagedCharge {
   uint64_t bytes = 0;
   Device* device = nullptr;
   CUcontext context = nullptr;  // it ends with this one; null: with none
-  int references = 1;
 };
 std::optional<UnmanagedCharge> TakeUnmanaged(CUdeviceptr pointer);
 void PutUnmanagedBack(CUdeviceptr pointer, const UnmanagedCharge& charge);

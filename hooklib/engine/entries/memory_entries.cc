@@ -5,6 +5,7 @@
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/pools.h"
 #include "hooklib/engine/device/unmanaged.h"
+#include "hooklib/engine/device/virtual_memory.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/trace_recording.h"
 
@@ -52,6 +53,8 @@ CUresult Release(CUdeviceptr pointer, Real real, const Stream* stream = nullptr)
     const bool is_ordered = stream && stream->device == device.get();
     if (const auto result = device->Free(pointer, is_ordered ? stream->id : 0)) return *result;
   }
+  // The driver would free the whole reservation, which is managed memory.
+  if (virtual_memory::IsUnmapped(pointer)) return CUDA_ERROR_INVALID_VALUE;
   return ReleaseUnmanaged(pointer, real);
 }
 

@@ -5,17 +5,54 @@
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/virtual_memory.h"
 #include "hooklib/engine/engine.h"
 
 namespace sluice {
 
 namespace {
 
+// The application's own block around the address: of VMM memory, one mapping of several side by side.
+memory::Extent BlockOf(const TrackedAddress& tracked, CUdeviceptr pointer) {
+  const memory::Extent whole{tracked.base, tracked.allocation.bytes};
+  if (!tracked.allocation.mapped) return whole;
+  const auto mapping = virtual_memory::Find(pointer);
+  return mapping ? mapping->range : whole;
+}
+
+// Attributes that differ for VMM memory.
+std::optional<CUresult> AnswerMapped(CUpointer_attribute attribute, CUdeviceptr pointer, void* data) {
+  const auto mapping = virtual_memory::Find(pointer);
+  if (!mapping) return std::nullopt;
+  auto put = [&](auto value) {
+    std::memcpy(data, &value, sizeof value);
+    return CUDA_SUCCESS;
+  };
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return put(static_cast<CUdeviceptr>(mapping->range.base));
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return put(static_cast<size_t>(mapping->range.bytes));
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return put(static_cast<unsigned long long>(mapping->id));
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return put(static_cast<CUcontext>(nullptr));  // it belongs to none
+    default:
+      return std::nullopt;
+  }
+}
+
 // Writes one attribute of a tracked pointer; nothing: the driver's answer is right. Yes and no are four bytes (an H100
 // with driver 580).
 std::optional<CUresult> Answer(const TrackedAddress& tracked, CUpointer_attribute attribute, CUdeviceptr pointer,
                                void* data) {
   const bool app_managed = tracked.allocation.app_managed;
+  if (tracked.allocation.mapped) {
+    if (const auto answer = AnswerMapped(attribute, pointer, data)) return answer;
+  }
   auto put = [&](auto value) {
     std::memcpy(data, &value, sizeof value);
     return CUDA_SUCCESS;
@@ -115,6 +152,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr pointer) {
   const auto tracked = FindTracked(pointer);
   if (!tracked) {
+    if (virtual_memory::IsUnmapped(pointer)) return CUDA_ERROR_NOT_FOUND;
     if (MayBeTracked(pointer)) {
       // Inside an arena, but freed or never handed out: the driver would name the whole arena.
       for (const auto& device : Devices()) {
@@ -124,8 +162,9 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr p
     }
     return g_real.cuMemGetAddressRange_v2(base, bytes, pointer);
   }
-  if (base) *base = tracked->base;
-  if (bytes) *bytes = tracked->allocation.bytes;
+  const memory::Extent block = BlockOf(*tracked, pointer);
+  if (base) *base = block.base;
+  if (bytes) *bytes = block.bytes;
   return CUDA_SUCCESS;
 }
 
@@ -140,6 +179,8 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   if (data) {
     if (const auto tracked = FindTracked(pointer)) {
       if (const auto answer = Answer(*tracked, attribute, pointer, data)) return *answer;
+    } else if (virtual_memory::IsUnmapped(pointer)) {
+      return CUDA_ERROR_INVALID_VALUE;
     }
   }
   return g_real.cuPointerGetAttribute(data, attribute, pointer);

@@ -1,5 +1,4 @@
-// VMM memory, arrays and shared pools: unmanaged memory. An application's VMM memory (all of JAX's, PyTorch's
-// expandable_segments) is device memory by handle; the driver backs no reservation by managed memory.
+// Arrays, and memory that stays as the driver makes it: unmanaged memory.
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -19,18 +18,12 @@ namespace {
 
 using Charge = UnmanagedCharge;
 
-// CUdeviceptr and CUmemGenericAllocationHandle are one C type; as keys they must differ.
 struct Pointer {
   CUdeviceptr value;
   bool operator==(const Pointer&) const = default;
 };
-struct VmmHandle {
-  CUmemGenericAllocationHandle value;
-  bool operator==(const VmmHandle&) const = default;
-};
 struct HashOf {
   size_t operator()(Pointer key) const { return std::hash<unsigned long long>()(key.value); }
-  size_t operator()(VmmHandle key) const { return std::hash<unsigned long long>()(key.value); }
   size_t operator()(const void* key) const { return std::hash<const void*>()(key); }
 };
 
@@ -39,21 +32,6 @@ template <typename Key>
 std::unordered_map<Key, Charge, HashOf>& Charges() SLUICE_REQUIRES(g_mutex) {
   static auto& map = *new std::unordered_map<Key, Charge, HashOf>();
   return map;
-}
-std::unordered_map<CUdeviceptr, CUmemGenericAllocationHandle>& Mapped() SLUICE_REQUIRES(g_mutex) {
-  static auto& map = *new std::unordered_map<CUdeviceptr, CUmemGenericAllocationHandle>();
-  return map;
-}
-
-// Drops one reference; the last one releases the bytes.
-template <typename Key>
-void Drop(Key key) {
-  MutexLock lock(g_mutex);
-  auto& charges = Charges<Key>();
-  const auto it = charges.find(key);
-  if (it == charges.end() || --it->second.references > 0) return;
-  it->second.device->ReleaseUnmanaged(it->second.bytes);
-  charges.erase(it);
 }
 
 // The whole charge of a key, taken out.
@@ -74,13 +52,6 @@ void PutBack(Key key, const Charge& charge) {
   Charges<Key>()[key] = charge;
 }
 
-template <typename Key>
-void AddReference(Key key) {
-  MutexLock lock(g_mutex);
-  const auto it = Charges<Key>().find(key);
-  if (it != Charges<Key>().end()) ++it->second.references;
-}
-
 // destroy(), with the charge taken before it and put back where it fails.
 template <typename Key, typename Destroy>
 CUresult Destroyed(Key key, Destroy destroy) {
@@ -98,7 +69,7 @@ CUresult Destroyed(Key key, Destroy destroy) {
 template <typename Key>
 void Remember(Key key, uint64_t bytes, Device* device, CUcontext context) {
   MutexLock lock(g_mutex);
-  Charges<Key>()[key] = {bytes, device, context, 1};
+  Charges<Key>()[key] = {bytes, device, context};
 }
 
 template <typename Key>
@@ -165,91 +136,6 @@ void ForgetUnmanagedOf(CUcontext context) {
 }
 
 namespace entry {
-
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
-                     unsigned long long flags) {
-  auto real = [&] { return g_real.cuMemCreate(handle, bytes, properties, flags); };
-  // Host-located handles (NCCL's) are no device memory.
-  const std::optional<CUdevice> ordinal = properties ? DeviceOf(properties->location) : std::nullopt;
-  if (!ordinal) return real();
-  EnsureStarted();
-  Device* device = DeviceByOrdinal(*ordinal);
-  if (!device) return real();
-  if (!device->ReserveUnmanaged(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = real();
-  if (result != CUDA_SUCCESS) {
-    device->ReleaseUnmanaged(bytes);
-    return result;
-  }
-  Remember(VmmHandle{*handle}, bytes, device, nullptr);
-  static std::atomic<bool> logged{false};
-  if (!logged.exchange(true)) {
-    NotifyAgent(SLUICE_NOTICE_UNMANAGED_VMM, device->uuid.c_str());
-    SLUICE_LOG(kWarn,
-               "this process allocates through VMM (cuMemCreate): not oversubscribed, the budget of %s is a hard limit",
-               settings::HumanBytes(device->Budget().budget_bytes, 2).c_str());
-  }
-  return result;
-}
-
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  const VmmHandle key{handle};
-  const std::optional<Charge> charge = Take(key);
-  if (charge && charge->references > 1) {
-    PutBack(key, *charge);  // mapped, or retained: the handle's value cannot be given again
-    const CUresult result = g_real.cuMemRelease(handle);
-    if (result == CUDA_SUCCESS) Drop(key);
-    return result;
-  }
-  const CUresult result = g_real.cuMemRelease(handle);
-  if (!charge) return result;
-  if (result == CUDA_SUCCESS) {
-    SettleUnmanaged(*charge);
-  } else {
-    PutBack(key, *charge);
-  }
-  return result;
-}
-
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-  const CUresult result = g_real.cuMemRetainAllocationHandle(handle, address);
-  if (result == CUDA_SUCCESS) AddReference(VmmHandle{*handle});
-  return result;
-}
-
-CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags) {
-  const CUresult result = g_real.cuMemMap(pointer, bytes, offset, handle, flags);
-  if (result == CUDA_SUCCESS) {
-    MutexLock lock(g_mutex);
-    auto& charges = Charges<VmmHandle>();
-    if (const auto it = charges.find(VmmHandle{handle}); it != charges.end()) {
-      ++it->second.references;  // memory stays allocated while it is mapped, also after the handle's release
-      Mapped()[pointer] = handle;
-    }
-  }
-  return result;
-}
-
-CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
-  const CUresult result = g_real.cuMemUnmap(pointer, bytes);
-  if (result != CUDA_SUCCESS) return result;
-  std::vector<CUmemGenericAllocationHandle> unmapped;
-  {
-    MutexLock lock(g_mutex);
-    auto& mapped = Mapped();
-    for (auto it = mapped.begin(); it != mapped.end();) {
-      if (it->first >= pointer && it->first < pointer + bytes) {
-        unmapped.push_back(it->second);
-        it = mapped.erase(it);
-      } else {
-        ++it;
-      }
-    }
-  }
-  for (const auto handle : unmapped) Drop(VmmHandle{handle});
-  return result;
-}
 
 CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* d) {
   auto real = [&] { return g_real.cuArrayCreate_v2(array, d); };

@@ -6,6 +6,8 @@ import sys
 import threading
 import time
 
+from jax_programs import jax, jax_training
+
 from common import result, seeded_torch, skip, timed_steps
 
 
@@ -301,35 +303,6 @@ def cupy():
     result([float(p.astype(cp.float64).sum()) for p in parts], cp.get_default_memory_pool().total_bytes())
 
 
-def jax():
-    """XLA allocates its memory through VMM: it is unmanaged, and the budget is a hard limit for it."""
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    os.environ.setdefault("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
-    try:
-        import jax as j
-        import jax.numpy as jnp
-    except ImportError as error:
-        skip(f"no JAX here: {error}")
-    if not any(d.platform == "gpu" for d in j.devices()):
-        skip("JAX sees no GPU")
-
-    def loss(w, x):
-        for m in w:
-            x = jnp.tanh(x @ m)
-        return (x**2).mean()
-
-    keys = j.random.split(j.random.PRNGKey(0), 9)
-    w = [j.random.normal(k, (2048, 2048)) / 45 for k in keys[:8]]
-    x = j.random.normal(keys[8], (2048, 2048))
-    step = j.jit(lambda w, x: (loss(w, x), [m - 0.1 * g for m, g in zip(w, j.grad(loss)(w, x))]))
-    values = []
-    for _ in range(6):
-        value, w = step(w, x)
-        values.append(float(value))
-    live = j.devices()[0].memory_stats().get("peak_bytes_in_use", 0)
-    result(values, live)
-
-
 def stdout_clean():
     """Only the program writes to stdout: exactly one line before the result."""
     torch = seeded_torch()
@@ -356,7 +329,7 @@ def many_contexts():
 
 if __name__ == "__main__":
     first = (threads, fork, oom, ipc, ddp, peers, graph_pair, capture_beside)
-    second = (triton, cupy, jax, stdout_clean, many_contexts)
+    second = (triton, cupy, jax, jax_training, stdout_clean, many_contexts)
     names = {f.__name__: f for f in first + second}
     if len(sys.argv) != 2 or sys.argv[1] not in names:
         sys.exit(f"features.py: NAME is missing or unknown; accepted: {', '.join(names)}")

@@ -1,0 +1,250 @@
+// VMM memory: what handles, mappings and reservations answer, and what is refused.
+#include <vector>
+
+#include "test/engine/scenario.h"
+#include "test/engine/vmm.h"
+
+using namespace scenario;
+using namespace scenario::vmm;
+
+// Contents belong to the handle: they move with it, and stay while it is mapped nowhere.
+SCENARIO(vmm_contents_move_with_their_handle) {
+  Card card;
+  constexpr uint64_t kBytes = 8 * kMiB;
+  const CUdeviceptr first = Reserve(2 * kBytes), second = Reserve(kBytes);
+  const Handle a = Create(kBytes), b = Create(kBytes);
+  Map(first, kBytes, a);
+  card.Named(nullptr, {Write(first, kBytes, 1)});
+  PrintBytes("written", first, kBytes);
+  OK(cuMemUnmap(first, kBytes));
+  // Memory in between uses the whole budget.
+  const CUdeviceptr other = Alloc(700 * kMiB);
+  for (int i = 0; i < 7; ++i) card.Named(nullptr, {Write(other + i * 100 * kMiB, 100 * kMiB, 2)});
+  Synchronize();
+  Map(first, kBytes, a);
+  PrintBytes("the same place", first, kBytes);
+  OK(cuMemUnmap(first, kBytes));
+  Map(second, kBytes, a);
+  PrintBytes("another place", second, kBytes);
+  card.Named(nullptr, {Update(second, kBytes, 1)});
+  Synchronize();
+  OK(cuMemUnmap(second, kBytes));
+  Map(second, kBytes, b);  // where a's contents are
+  card.Named(nullptr, {Write(second, kBytes, 4)});
+  Map(first + kBytes, kBytes, a);
+  PrintBytes("a", first + kBytes, kBytes);
+  PrintBytes("b", second, kBytes);
+  // The reservation ends before the handle that has contents in it.
+  Synchronize();
+  OK(cuMemUnmap(first + kBytes, kBytes));
+  OK(cuMemAddressFree(first, 2 * kBytes));
+  const CUdeviceptr third = Reserve(kBytes);
+  Map(third, kBytes, a);
+  PrintBytes("beyond its reservation", third, kBytes);
+  OK(cuMemUnmap(third, kBytes));
+  OK(cuMemRelease(a));
+  OK(cuMemUnmap(second, kBytes));
+  OK(cuMemRelease(b));
+  OK(cuMemAddressFree(second, kBytes));
+  OK(cuMemAddressFree(third, kBytes));
+  OK(cuMemFree(other));
+}
+
+SCENARIO(vmm_references) {
+  Card card;
+  constexpr uint64_t kBytes = 64 * kMiB;
+  size_t before = 0, now = 0, total = 0;
+  const auto used = [&](const char* when) {
+    OK(cuMemGetInfo(&now, &total));
+    Print(when, before - now);
+  };
+  OK(cuMemGetInfo(&before, &total));
+  const Handle handle = Create(kBytes);
+  used("created");
+  const CUdeviceptr at = Reserve(3 * kBytes);
+  used("reserved");
+  Map(at + kBytes, kBytes, handle);
+  card.Named(nullptr, {Write(at + kBytes, kBytes, 1)});
+  OK(cuMemRelease(handle));  // the mapping keeps it
+  used("released while mapped");
+  PrintDigest("mapped", at + kBytes, kBytes);
+  Handle again = 0;
+  OK(cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(at + kBytes + 4096)));
+  Print("the same handle", again == handle);
+  CUmemAllocationProp properties{};
+  OK(cuMemGetAllocationPropertiesFromHandle(&properties, again));
+  Print("location", properties.location.type * 16U + properties.location.id);
+  Print("handle types", properties.requestedHandleTypes);
+  Synchronize();
+  OK(cuMemUnmap(at + kBytes, kBytes));
+  used("unmapped while retained");
+  Map(at, kBytes, again);
+  PrintDigest("elsewhere", at, kBytes);
+  Print("overlapping", cuMemMap(at, kBytes, 0, again, 0));
+  Print("outside", cuMemMap(at + 3 * kBytes, kBytes, 0, again, 0));
+  Print("unaligned", cuMemMap(at + kBytes + 4096, kBytes, 0, again, 0));
+  Print("unmapped in part", cuMemUnmap(at, kBytes / 2));
+  Print("unmapped beyond", cuMemUnmap(at, 2 * kBytes));
+  Print("freed as another size", cuMemAddressFree(at, kBytes));
+  OK(cuMemUnmap(at, kBytes));
+  OK(cuMemRelease(again));
+  used("gone");
+  Print("released again", cuMemRelease(again));
+  OK(cuMemAddressFree(at, 3 * kBytes));
+  Print("freed again", cuMemAddressFree(at, 3 * kBytes));
+  const CUdeviceptr empty = Reserve(kBytes / 4);
+  Print("an empty one freed as memory", cuMemFree(empty));
+  OK(cuMemAddressFree(empty, kBytes / 4));
+}
+
+SCENARIO(vmm_attributes) {
+  const Card card;
+  constexpr uint64_t kBytes = 4 * kMiB;
+  const CUdeviceptr at = Reserve(4 * kBytes);
+  const Handle a = Create(kBytes), b = Create(2 * kBytes);
+  Map(at, kBytes, a);
+  Map(at + kBytes, 2 * kBytes, b);
+  const CUdeviceptr inside = at + kBytes + 100;
+  const auto value = [&](CUpointer_attribute attribute) {
+    uint64_t data = 0;
+    const CUresult result = cuPointerGetAttribute(&data, attribute, inside);
+    return result == CUDA_SUCCESS ? data : uint64_t{0xbad0000} + result;
+  };
+  Print("memory type", value(CU_POINTER_ATTRIBUTE_MEMORY_TYPE));
+  Print("is managed", value(CU_POINTER_ATTRIBUTE_IS_MANAGED));
+  Print("start", value(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) - at);
+  Print("size", value(CU_POINTER_ATTRIBUTE_RANGE_SIZE));
+  Print("mapping", value(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR) - at);
+  Print("mapping size", value(CU_POINTER_ATTRIBUTE_MAPPING_SIZE));
+  Print("mapped", value(CU_POINTER_ATTRIBUTE_MAPPED));
+  Print("ordinal", value(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL));
+  Print("host pointer", value(CU_POINTER_ATTRIBUTE_HOST_POINTER));
+  Print("handle types", value(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES));
+  Print("ipc", value(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE));
+  Print("rdma", value(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE));
+  Print("pool", value(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE));
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  OK(cuMemGetAddressRange(&base, &bytes, inside));
+  Print("range", base - at);
+  Print("range size", bytes);
+  Print("freed by cuMemFree", cuMemFree(at));
+  Print("advised",
+        cuMemAdvise(at, kBytes, CU_MEM_ADVISE_SET_READ_MOSTLY, CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, 0}));
+  const auto access = [&](CUdeviceptr where) {
+    const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    unsigned long long flags = 99;
+    return cuMemGetAccess(&flags, &location, where) == CUDA_SUCCESS ? flags : 100;
+  };
+  Print("access", access(inside));
+  Print("access to nothing", access(at + 3 * kBytes));
+  Print("access of what is not mapped", [&] {
+    const CUmemAccessDesc wanted{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READ};
+    return cuMemSetAccess(at, 4 * kBytes, &wanted, 1);
+  }());
+  const CUmemAccessDesc wanted{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READ};
+  OK(cuMemSetAccess(at + kBytes, 2 * kBytes, &wanted, 1));
+  Print("read only", access(inside));
+  Print("the other one", access(at));
+  OK(cuMemUnmap(at, 3 * kBytes));
+  Print("start of nothing", value(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR));
+  for (const Handle handle : {a, b}) OK(cuMemRelease(handle));
+  OK(cuMemAddressFree(at, 4 * kBytes));
+}
+
+// What managed memory cannot do is refused, and nothing is lost by it.
+SCENARIO(vmm_refusals) {
+  Card card;
+  constexpr uint64_t kBytes = 6 * kMiB;
+  const CUdeviceptr at = Reserve(2 * kBytes);
+  const Handle handle = Create(kBytes);
+  Map(at, kBytes, handle);
+  card.Named(nullptr, {Write(at, kBytes, 1)});
+  int descriptor = -1;
+  const bool is_managed = Budget() != 0 && std::getenv("SLUICE_VMM") == nullptr;
+  if (is_managed) {
+    EXPECT(cuMemMap(at + kBytes, kBytes, 0, handle, 0) == CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT(cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
+           CUDA_ERROR_NOT_SUPPORTED);
+  }
+  PrintDigest("kept", at, kBytes);
+  // A handle that is exported before it is mapped is the driver's own. Its reservation, still empty, becomes so too.
+  const Handle exported = Create(kBytes);
+  cuMemExportToShareableHandle(&descriptor, exported, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  const CUdeviceptr own = Reserve(5 * kBytes);
+  Map(own, kBytes, exported);
+  card.Named(nullptr, {Write(own, kBytes, 2)});
+  PrintDigest("exported", own, kBytes);
+  if (Budget() != 0) {
+    EXPECT(card.Stats().unmanaged_bytes >= kBytes);
+    EXPECT(is_managed == (simgpu_resident_bytes(at, kBytes) == 0 || card.Stats().managed_requested_bytes >= kBytes));
+  }
+  if (is_managed) {
+    // Contents that are managed memory do not become the driver's.
+    Synchronize();
+    OK(cuMemUnmap(at, kBytes));
+    EXPECT(cuMemMap(own + kBytes, kBytes, 0, handle, 0) == CUDA_ERROR_NOT_SUPPORTED);
+    Map(at, kBytes, handle);
+  }
+  PrintDigest("still kept", at, kBytes);
+  // A handle that was never mapped takes the form of its reservation.
+  const Handle fresh = Create(kBytes);
+  Map(own + 2 * kBytes, kBytes, fresh);
+  card.Named(nullptr, {Write(own + 2 * kBytes, kBytes, 3)});
+  PrintDigest("fresh", own + 2 * kBytes, kBytes);
+  Synchronize();
+  OK(cuMemUnmap(own, kBytes));
+  OK(cuMemUnmap(own + 2 * kBytes, kBytes));
+  OK(cuMemUnmap(at, kBytes));
+  for (const Handle each : {handle, exported, fresh}) OK(cuMemRelease(each));
+  OK(cuMemAddressFree(at, 2 * kBytes));
+  OK(cuMemAddressFree(own, 5 * kBytes));
+}
+
+// Reservations outlive the last release of the primary context; a reset ends their memory, not their bookkeeping.
+SCENARIO(vmm_outlives_its_context) {
+  constexpr uint64_t kBytes = 8 * kMiB;
+  Card card;
+  const CUdeviceptr at = Reserve(kBytes);
+  const Handle handle = Create(kBytes);
+  Map(at, kBytes, handle);
+  card.Named(nullptr, {Write(at, kBytes, 1)});
+  Synchronize();
+  OK(cuDevicePrimaryCtxRelease(0));
+  CUcontext context = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&context, 0));
+  OK(cuCtxSetCurrent(context));
+  PrintDigest("after a release", at, kBytes);
+  if (Budget() != 0) {
+    OK(cuDevicePrimaryCtxReset(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+  }
+  OK(cuMemUnmap(at, kBytes));
+  OK(cuMemRelease(handle));
+  OK(cuMemAddressFree(at, kBytes));
+  Card fresh;
+  const CUdeviceptr again = Reserve(kBytes);
+  const Handle other = Create(kBytes);
+  Map(again, kBytes, other);
+  fresh.Named(nullptr, {Write(again, kBytes, 2)});
+  PrintDigest("a new one", again, kBytes);
+  OK(cuMemUnmap(again, kBytes));
+  OK(cuMemRelease(other));
+  OK(cuMemAddressFree(again, kBytes));
+}
+
+// The limit counts handles, mapped or not, as it counts allocations.
+SCENARIO(vmm_memory_ends_at_the_limit) {
+  const Card card;
+  const CUmemAllocationProp prop = Properties();
+  std::vector<Handle> handles;
+  Handle handle = 0;
+  CUresult result = CUDA_SUCCESS;
+  while (handles.size() < 400 && (result = cuMemCreate(&handle, 64 * kMiB, &prop, 0)) == CUDA_SUCCESS)
+    handles.push_back(handle);
+  EXPECT(result == CUDA_ERROR_OUT_OF_MEMORY);
+  std::fprintf(stderr, "handles %zu\n", handles.size());
+  OK(cuMemRelease(handles.back()));
+  OK(cuMemCreate(&handles.back(), 64 * kMiB, &prop, 0));
+}

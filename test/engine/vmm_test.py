@@ -1,0 +1,51 @@
+"""VMM memory in managed form: vmm_test.py BUILD [NAME...] | --list"""
+
+import sys
+
+from engine_rig import ALL_MODES, GIB, LARGE, MIB, SMALL, expect, main, run, scenario, test
+
+scenario("vmm_segment", of="vmm_expandable_segment", modes=ALL_MODES)
+scenario("vmm_xla", of="vmm_created_before_reserved", modes=ALL_MODES)
+scenario("vmm_sleep_and_wake", pressed=256 * MIB, modes=ALL_MODES)
+scenario("vmm_contents_move_with_their_handle")
+scenario("vmm_references", pressed=256 * MIB, evicts=False)
+scenario("vmm_attributes", evicts=False)
+scenario("vmm_outlives_its_context", pressed=96 * MIB, evicts=False)
+scenario("vmm_churn", pressed=64 * MIB, evicts=False)
+scenario("vmm_captured", pressed=300 * MIB, modes=ALL_MODES)
+
+
+@test
+def vmm_refusals():
+    unhooked = run("vmm_refusals")
+    hooked = run("vmm_refusals", LARGE)
+    expect(hooked.out == unhooked.out, "results differ", f"{unhooked}\n{hooked}")
+    for words in ("is mapped twice", "is exported after it was mapped", "whose contents are managed memory is mapped"):
+        expect(hooked.err.count(f"sluice moves: a handle {words}") == 1, f"one line says: {words}", hooked.err)
+    plain = run("vmm_refusals", LARGE, env={"SLUICE_VMM": "plain"})
+    expect(plain.out == unhooked.out, "results differ with SLUICE_VMM=plain", str(plain))
+
+
+@test
+def vmm_switched_off():
+    """Each of these is the driver's own memory, which the budget bounds; the reason is said."""
+    for reason, env in {
+        "SLUICE_VMM=plain": {"SLUICE_VMM": "plain"},
+        "SLUICE_MANAGED_LIMIT has no room": {"SLUICE_MANAGED_LIMIT": "1Gi"},
+    }.items():
+        hooked = run("vmm_expandable_segment", 2 * GIB, env=env)
+        expect(hooked.out == run("vmm_expandable_segment").out, f"{reason}: results differ", str(hooked))
+        expect(hooked.err.count(reason) == 1, f"one line says: {reason}", hooked.err)
+        expect(hooked.moved_bytes() == 0, f"{reason}: nothing moves", str(hooked))
+
+
+@test
+def vmm_limit():
+    hooked = run("vmm_memory_ends_at_the_limit", SMALL, env={"SLUICE_MEMORY_LIMIT": "1Gi"})
+    expect("handles 16\n" in hooked.err, "1 GiB of handles", hooked.err)
+    hooked = run("vmm_memory_ends_at_the_limit", SMALL, env={"SLUICE_VMM": "plain"})
+    expect("handles 8\n" in hooked.err, "the budget of 512 MiB", hooked.err)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
