@@ -63,8 +63,8 @@ void CardInventory::SetOfferedByOthers(std::map<std::string, std::string> offere
 
 Card CardInventory::Classify(const Entry& entry) const {
   const CardReading& r = entry.last;
-  Card card{r.uuid, r.model, r.memory_bytes, r.minor, r.numa, r.ecc, CardState::kHealthy, "", "", r.reserved_bytes,
-            r.architecture, r.pcie_root, r.nvlink_clique};
+  Card card{r.uuid, r.model, r.memory_bytes,   r.minor,        r.numa,      r.ecc,          CardState::kHealthy,
+            "",     "",      r.reserved_bytes, r.architecture, r.pcie_root, r.nvlink_clique};
   auto mark = [&card](CardState state, std::string reason, std::string detail) {
     card.state = state;
     card.reason = std::move(reason);

@@ -35,8 +35,8 @@ struct Card {
   int numa = -1;   // NUMA node, -1: unknown
   bool ecc = false;
   CardState state = CardState::kHealthy;
-  std::string reason;  // one word for metrics, empty if healthy: "xid", "mig", "exclusive", ...
-  std::string detail;  // for messages: the problem and its fix
+  std::string reason;           // one word for metrics, empty if healthy: "xid", "mig", "exclusive", ...
+  std::string detail;           // for messages: the problem and its fix
   uint64_t reserved_bytes = 0;  // kept by the driver
   // For DRA's attributes; empty: not known.
   std::string architecture, pcie_root, nvlink_clique;

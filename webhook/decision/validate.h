@@ -49,8 +49,8 @@ bool IsWorkloadKind(const Json& object);
 // The pointers of the pod templates of a workload: by its kind, or by their shape. Empty: it has none.
 std::vector<std::string> TemplatesOf(const Json& workload);
 
-// input.pod is the workload, or a ResourceClaim or its template (resource_claim.h). `old` is nullptr on CREATE. Templates of other kinds than Kubernetes' own, and annotations
-// that stand in no template, are named in warnings.
+// input.pod is the workload, or a ResourceClaim or its template (resource_claim.h). `old` is nullptr on CREATE.
+// Templates of other kinds than Kubernetes' own, and annotations that stand in no template, are named in warnings.
 ValidationResult ValidateTemplate(const Json* old, const Input& input);
 
 }  // namespace sluice::webhook
