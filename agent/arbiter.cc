@@ -55,6 +55,35 @@ void Arbiter::SetClient(ClientId client, uint32_t request, uint32_t limit) {
   Client& c = clients_[client];
   c.request = request;
   c.limit = std::max<uint32_t>(limit, 1);
+  c.opportunistic = c.held = false;
+}
+
+void Arbiter::SetOpportunistic(ClientId client, uint32_t weight, uint32_t limit) {
+  const auto it = clients_.find(client);
+  const bool held = it == clients_.end() || it->second.held;  // a new one has no memory yet
+  SetClient(client, weight, limit);
+  clients_.at(client).opportunistic = true;
+  clients_.at(client).held = held;
+}
+
+void Arbiter::SetHeld(ClientId client, bool held) {
+  const auto it = clients_.find(client);
+  if (it != clients_.end()) it->second.held = held;
+}
+
+// A client that waits for a token or holds it has work, however long that takes.
+bool Arbiter::HasWork(ClientId id, const Client& c, Nanos now) const {
+  const bool held = grant_ && grant_->client == id;
+  return held || !c.waiting.empty() || (c.worked != 0 && now - c.worked <= kIdleTimeout);
+}
+
+bool Arbiter::MustYield(Nanos now) const {
+  if (!grant_ || !clients_.at(grant_->client).opportunistic) return false;
+  if (clients_.at(grant_->client).held) return true;
+  return std::ranges::any_of(clients_, [&](const auto& entry) {
+    const Client& c = entry.second;
+    return !c.opportunistic && !c.waiting.empty() && MayRun(c, now);
+  });
 }
 
 void Arbiter::RemoveClient(ClientId client) {
@@ -89,6 +118,11 @@ void Arbiter::Expire(Nanos now) {
 bool Arbiter::IsWaiting(HolderId holder) const {
   return std::ranges::any_of(
       clients_, [&](const auto& c) { return std::ranges::find(c.second.waiting, holder) != c.second.waiting.end(); });
+}
+
+Nanos Arbiter::LastGrant(ClientId client) const {
+  const auto it = clients_.find(client);
+  return it == clients_.end() ? 0 : it->second.granted;
 }
 
 bool Arbiter::AnyWaiting() const {
@@ -143,7 +177,7 @@ Nanos Arbiter::TimeBelowLimit(const Client& c, Nanos now) const {
 Nanos Arbiter::QuantumOf(ClientId client) const {
   const Client& c = clients_.at(client);
   const Nanos burst = std::clamp(c.burst, policy_.quantum_min, policy_.quantum_max);
-  if (!pressure_) return burst;
+  if (!pressure_ || c.opportunistic) return burst;
   // Memory moves with the token, so slices grow with the cost of a switch, up to the share of the window. A slice of
   // half the share, or one that grows from grant to grant, would leave some windows with too little for a client.
   const Nanos share = ShareOf(policy_.pressure_window, c.request), wanted = switch_cost_ * kMinQuantumSwitches;
@@ -155,6 +189,11 @@ Nanos Arbiter::Lease(Nanos quantum) const {
 }
 
 Arbiter::ClientId Arbiter::NextClient(Nanos now) const {
+  const ClientId guaranteed = NextOf(false, now);
+  return guaranteed != 0 ? guaranteed : NextOf(true, now);
+}
+
+Arbiter::ClientId Arbiter::NextOf(bool opportunistic, Nanos now) const {
   // Order: use in proportion to the request, clients below their request first. Use is judged over a tenth of the
   // window: a share that holds over every tenth also holds over the whole. A client that wakes gets its share at once.
   // Over the whole window it would run alone until half a window is made good.
@@ -168,7 +207,7 @@ Arbiter::ClientId Arbiter::NextClient(Nanos now) const {
   double best_rank = 0;
   Nanos best_granted = 0;
   for (const auto& [id, c] : clients_) {
-    if (c.waiting.empty() || TimeBelowLimit(c, now) == 0) continue;
+    if (c.opportunistic != opportunistic || c.waiting.empty() || !MayRun(c, now)) continue;
     const auto used = static_cast<double>(c.usage.Used(now, recent));
     const auto due = static_cast<double>(ShareOf(recent, std::max<uint32_t>(c.request, 1)));
     // Under pressure clients go round-robin: each slice is as long as the share of the window.
@@ -189,10 +228,10 @@ Arbiter::ClientId Arbiter::NextClient(Nanos now) const {
 }
 
 std::optional<Nanos> Arbiter::EarliestEnd(Nanos now) const {
-  if (!pressure_ || !grant_) return std::nullopt;
+  if (!pressure_ || !grant_ || clients_.at(grant_->client).opportunistic) return std::nullopt;
   const bool rested = std::ranges::any_of(clients_, [&](const auto& entry) {
     const auto& [id, c] = entry;
-    if (id == grant_->client || c.waiting.empty() || TimeBelowLimit(c, now) == 0) return false;
+    if (id == grant_->client || c.opportunistic || c.waiting.empty() || !MayRun(c, now)) return false;
     // Its last slice is long ago and it used less than half of its share: it wakes, or begins. A client that always
     // works has used its share, and waits for the end of the slice.
     const Nanos share = ShareOf(policy_.pressure_window, c.request);
@@ -208,6 +247,7 @@ std::optional<Nanos> Arbiter::EarliestEnd(Nanos now) const {
 std::vector<Arbiter::Action> Arbiter::Advance(Nanos now) {
   std::vector<Action> out;
   if (const auto end = EarliestEnd(now); end && now >= *end) Expire(now);
+  if (MustYield(now)) Expire(now);
   if (grant_ && now >= grant_->until) {
     out.push_back({Action::Kind::kRevoke, grant_->holder, grant_->id, 0, 0});
     overruns_[grant_->holder] = {grant_->client, grant_->id, grant_->since, now - grant_->since};
@@ -218,12 +258,17 @@ std::vector<Arbiter::Action> Arbiter::Advance(Nanos now) {
   const ClientId id = NextClient(now);
   if (id == 0) return out;
   Client& c = clients_.at(id);
-  const Nanos quantum = std::max<Nanos>(std::min(QuantumOf(id), TimeBelowLimit(c, now)), 1);
+  // Launches that an opportunistic client has queued are waited for by one that wakes, so it queues little.
+  const bool others = std::ranges::any_of(clients_, [&](const auto& other) {
+    return !other.second.opportunistic && HasWork(other.first, other.second, now);
+  });
+  const Nanos most = c.opportunistic && others ? policy_.quantum_min : QuantumOf(id);
+  const Nanos quantum = std::max<Nanos>(std::min(most, TimeBelowLimit(c, now)), 1);
   const Nanos lease = Lease(quantum);
   grant_ = Grant{id, c.waiting.front(), next_id_++, now, quantum, now + lease};
   c.waiting.pop_front();
   c.granted = now;
-  current_ = id;
+  if (!c.opportunistic) current_ = id;
   out.push_back({Action::Kind::kGrant, grant_->holder, grant_->id, quantum, lease});
   return out;
 }
@@ -239,13 +284,16 @@ std::optional<Nanos> Arbiter::NextWake(Nanos now) const {
 
 bool Arbiter::Demanded(Nanos now) {
   size_t working = 0;
-  bool limited = false, starving = false;
+  bool limited = false, starving = false, opportunistic = false;
   Nanos busy = 0;
   const Nanos recent = policy_.window / kPeriodsPerWindow;
   for (const auto& [id, c] : clients_) {
-    // A client that waits for a token or holds it has work, however long that takes.
+    if (!HasWork(id, c, now)) continue;
+    if (c.opportunistic) {
+      opportunistic |= !c.held;
+      continue;
+    }
     const bool held = grant_ && grant_->client == id;
-    if (!held && c.waiting.empty() && (c.worked == 0 || now - c.worked > kIdleTimeout)) continue;
     ++working;
     limited |= c.limit < kWhole;
     const Nanos used = c.usage.Used(now, policy_.window);
@@ -255,7 +303,8 @@ bool Arbiter::Demanded(Nanos now) {
   // A client below its request needs no token while the GPU has time to spare. Once tokens have given all clients their
   // shares, they go on as long as the GPU is busy: without them the shares would be lost again.
   enforced_ = working >= 2 && (starving || enforced_) && busy >= recent / 10 * (enforced_ ? 5 : 8);
-  if (limited) return true;
+  // While an opportunistic client works, the others' first launches must be seen at once, so that it yields.
+  if (limited || opportunistic) return true;
   // Under pressure the token also decides whose memory is resident: a client that works needs it, even if alone.
   if (pressure_) return working > 0;
   return enforced_;

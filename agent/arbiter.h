@@ -5,6 +5,8 @@
 // all have their requests, the rest is shared in proportion to the requests, up to each limit (work-conserving). A
 // client is charged the kernel time that its process measured, or wall time where a lease ran out. A holder that ended,
 // hangs or is stopped loses the token, even while its kernel runs.
+//
+// Opportunistic clients get the token while no other client waits for it. They lose it as soon as one does.
 #ifndef SLUICE_AGENT_ARBITER_H_
 #define SLUICE_AGENT_ARBITER_H_
 
@@ -56,6 +58,12 @@ class Arbiter {
   void SetPolicy(Policy policy) { policy_ = policy; }
   // Shares in millionths.
   void SetClient(ClientId client, uint32_t request, uint32_t limit);
+  // No guarantee; `weight`, in millionths, decides among opportunistic clients. It needs a token for each launch,
+  // also where none is demanded.
+  void SetOpportunistic(ClientId client, uint32_t weight, uint32_t limit);
+  // A held client is not granted anything, and loses a grant: it has no memory to work in. A new opportunistic one is
+  // held.
+  void SetHeld(ClientId client, bool held);
   void RemoveClient(ClientId client);
   // The holder ended or lost its connection: a grant is charged by the clock, a request is forgotten.
   void RemoveHolder(HolderId holder, Nanos now);
@@ -87,12 +95,14 @@ class Arbiter {
   bool pressure() const { return pressure_; }
   ClientId current() const { return current_; }  // holds the token, or held it last; 0: none so far
   std::optional<HolderId> holder() const { return grant_ ? std::optional(grant_->holder) : std::nullopt; }
+  Nanos LastGrant(ClientId client) const;  // when; 0: never
   bool AnyWaiting() const;
   bool IsWaiting(HolderId holder) const;
 
  private:
   struct Client {
     uint32_t request = 1000000, limit = 1000000;
+    bool opportunistic = false, held = false;
     UsageWindow usage;
     Nanos burst = 0;   // smoothed
     Nanos worked = 0;  // when it last had work; 0: never
@@ -108,6 +118,11 @@ class Arbiter {
   static void Smooth(Client& c, Nanos burst);
   Nanos TimeBelowLimit(const Client& c, Nanos now) const;
   ClientId NextClient(Nanos now) const;  // 0: none may run
+  // Of the opportunistic clients, or of the others.
+  ClientId NextOf(bool opportunistic, Nanos now) const;
+  bool MayRun(const Client& c, Nanos now) const { return !c.held && TimeBelowLimit(c, now) > 0; }
+  bool HasWork(ClientId id, const Client& c, Nanos now) const;
+  bool MustYield(Nanos now) const;  // an opportunistic client has the token, and may not keep it
   void EndGrant(Nanos now, Nanos used);
   void Charge(Client& c, Nanos used, Nanos now) const;
   // Time slices are long under pressure, but a slice that has paid for its switch ends early for a client with little

@@ -8,6 +8,17 @@
 
 namespace sluice::agent {
 
+namespace {
+
+constexpr uint64_t kSecondNs = 1'000'000'000;
+// A hook connects when CUDA starts, and tries again at least once a second.
+constexpr uint64_t kAttachNs = kSecondNs + kSecondNs / 2;
+// Processes of the first second were attached to the agent before this one, perhaps. All of a busy node's come back at
+// once.
+constexpr uint64_t kAttachAgainNs = 10 * kSecondNs;
+
+}  // namespace
+
 GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, const std::string& alloc_dir,
                      const std::vector<std::string>& allocations, const std::set<int64_t>& attached) {
   GpuSample out;
@@ -30,7 +41,7 @@ GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, con
       ProcessFacts& facts = out.facts[p.pid];
       if (attached.contains(p.pid)) {
         facts.there = true;
-        facts.container = ReadContainer(p.pid);
+        ReadCgroup(p.pid, &facts);
         continue;
       }
       facts = ReadFacts(p.pid);
@@ -41,9 +52,30 @@ GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, con
   return out;
 }
 
+std::vector<RefusedLimit> SetDriverLimits(const Nvml& nvml, const std::vector<DriverLimit>& limits,
+                                          const std::string& root) {
+  std::vector<RefusedLimit> out;
+  for (const DriverLimit& limit : limits) {
+    if (!nvml.CanLimitMemory()) break;  // an older driver
+    const std::string folder = CgroupFolder(root, limit.cgroup);
+    bool supported = true;
+    if (!folder.empty() && nvml.SetMemoryLimit(limit.gpu, folder, limit.bytes, &supported)) continue;
+    if (!supported) break;
+    out.push_back({limit, "GPU " + limit.gpu + ": the driver did not take a memory limit for " +
+                              (folder.empty() ? "a container whose cgroup is not below attestation.cgroup_root"
+                                              : "the cgroup " + folder)});
+  }
+  return out;
+}
+
 void Attestation::Report(int64_t pid, const Identities::Finding& finding) {
   if (finding.forged.empty() || !forged_.insert(pid).second) return;
   node_->Forged(finding.allocation, "pid " + std::to_string(pid) + " uses a GPU, and " + finding.forged);
+}
+
+bool Attestation::HadTimeToAttach(int64_t pid) {
+  const uint64_t patience = now_ns_ - started_ns_ < kSecondNs ? kAttachAgainNs : kAttachNs;
+  return now_ns_ >= attach_before_.try_emplace(pid, now_ns_ + patience).first->second;
 }
 
 bool Attestation::Apply(std::shared_ptr<const GpuSample> sample, const std::vector<std::string>& exempt, bool kubelet,
@@ -54,7 +86,26 @@ bool Attestation::Apply(std::shared_ptr<const GpuSample> sample, const std::vect
   now_ns_ = now_ns;
   Check();
   CheckForeign();
+  PlanLimits();
   return waits_;
+}
+
+// A container is known from its processes: attached ones, and those that the driver shows on a GPU.
+void Attestation::PlanLimits() {
+  std::map<int64_t, std::string> attached;
+  const Identities identities = Known(&attached);
+  std::map<std::string, std::string> cgroups;  // of allocations
+  for (const auto& [pid, facts] : sample_->facts) {
+    if (facts.cgroup.empty()) continue;
+    const auto own = attached.find(pid);
+    const std::string id = own != attached.end() ? own->second : identities.Of(facts).allocation;
+    if (!id.empty()) cgroups.emplace(id, facts.cgroup);
+  }
+  std::vector<DriverLimit> wanted;
+  for (const auto& [id, cgroup] : cgroups) {
+    for (const auto& [gpu, bytes] : node_->UnmanagedLimits(id)) wanted.push_back({gpu, cgroup, bytes});
+  }
+  limits_due_ = limits_.Plan(wanted);
 }
 
 void Attestation::SetOthers(OtherOwners others, uint64_t asked_ns) {
@@ -133,6 +184,7 @@ void Attestation::Check() {
   std::map<int64_t, std::string> attached;
   const Identities identities = Known(&attached);
   std::set<int64_t> seen;
+  if (started_ns_ == 0) started_ns_ = now_ns_;
   for (const auto& [gpu, processes] : sample_->processes) {
     std::map<int64_t, Bytes> used;
     for (const GpuProcess& p : processes) used[p.pid] += p.bytes;
@@ -143,7 +195,7 @@ void Attestation::Check() {
       const Identities::Finding finding = facts.there ? identities.Of(facts) : Identities::Finding{};
       Report(p.pid, finding);
       if (node_->HasAllocation(finding.allocation)) {
-        unhooked[finding.allocation].push_back(p.pid);
+        if (HadTimeToAttach(p.pid)) unhooked[finding.allocation].push_back(p.pid);
       } else if (external_.contains(p.pid) && facts.container.pod_uid.empty() && reported_.insert(p.pid).second) {
         // Only at the second check: NVML still lists a process that is ending, whose folder in /proc is gone.
         node_->AddExternal("pid " + std::to_string(p.pid) + " uses GPU " + gpu + " and is in no container of sluice");
@@ -151,6 +203,7 @@ void Attestation::Check() {
     }
   }
   std::erase_if(forged_, [&](int64_t pid) { return !seen.contains(pid); });
+  std::erase_if(attach_before_, [&](const auto& process) { return !seen.contains(process.first); });
   for (const auto& [id, identity] : node_->KnownIdentities()) {
     node_->SetUnhooked(id, unhooked[id]);
     for (const int64_t pid : unhooked[id]) seen.erase(pid);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent/driver_limits.h"
 #include "agent/node.h"
 #include "agent/nvml_unsafe.h"
 #include "agent/process_facts.h"
@@ -31,6 +32,15 @@ struct GpuSample {
 GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, const std::string& alloc_dir,
                      const std::vector<std::string>& allocations, const std::set<int64_t>& attached);
 
+struct RefusedLimit {
+  DriverLimit limit;
+  std::string why;
+};
+
+// Sets them, where the driver can: on the sampler's thread too. `root`: the host's cgroup file system.
+std::vector<RefusedLimit> SetDriverLimits(const Nvml& nvml, const std::vector<DriverLimit>& limits,
+                                          const std::string& root);
+
 // Used by the loop's thread.
 class Attestation {
  public:
@@ -46,11 +56,16 @@ class Attestation {
              uint64_t now_ns);
   // Kubelet's answer, asked for at `asked_ns`. Applies the last sample again, if that had waited.
   void SetOthers(OtherOwners others, uint64_t asked_ns);
+  // The driver's limits of unmanaged memory that the last sample wants changed.
+  std::vector<DriverLimit> TakeLimits() { return std::exchange(limits_due_, {}); }
+  void LimitFailed(const DriverLimit& limit) { limits_.Failed(limit); }
 
  private:
   void Report(int64_t pid, const Identities::Finding& finding);
+  bool HadTimeToAttach(int64_t pid);
   void Check();
   void CheckForeign();
+  void PlanLimits();
   // All allocations, and whose the attached processes are.
   Identities Known(std::map<int64_t, std::string>* attached) const;
   // Keeps the process for the report if it certainly is on a GPU of others.
@@ -66,6 +81,10 @@ class Attestation {
   uint64_t others_ns_ = 0;                                        // when kubelet was asked for them
   std::map<std::pair<int64_t, std::string>, uint64_t> suspects_;  // pid and GPU, and when first seen there
   std::vector<ForeignProcess> foreign_;
+  uint64_t started_ns_ = 0;                    // the first check
+  std::map<int64_t, uint64_t> attach_before_;  // processes that are not attached, and when they should be
+  DriverLimits limits_;
+  std::vector<DriverLimit> limits_due_;
   // Processes at the last check, and those of them with an event.
   std::set<int64_t> external_, reported_, forged_;
 };

@@ -40,10 +40,14 @@ struct Config {
   uint32_t window_ms = 10000;                              // compute shares hold over any such time
   uint32_t quantum_min_us = 1000, quantum_max_us = 50000;  // shares are judged over a tenth of the window
   uint32_t lease_factor = 4;                               // wall time of a lease in quanta, plus 100 ms
-  uint32_t pressure_window_ms = 30000;           // replaces window_ms while working sets exceed a GPU's memory
+  uint32_t pressure_window_ms = 30000;  // replaces window_ms while working sets exceed a GPU's memory
+  bool link_metered = true;
+  Bytes link_bytes_per_s = 0;                    // of managed memory, both directions together; 0: by the link's kind
   std::string metrics_listen;                    // "ADDR:PORT"; empty: none
   std::string metrics_authentication = "none";   // none: no ids; kubernetes: TLS, and the API server decides
   std::string metrics_certificate, metrics_key;  // files, PEM; empty: the agent makes a certificate
+  bool driver_limits = true;                     // where the driver can limit a cgroup's unmanaged memory
+  std::string cgroup_root = "/sys/fs/cgroup";    // of the host
   uint32_t attest_interval_s = 1;                // 0: never
   std::string on_not_hooked = "report";          // report, evict; also for pods on GPUs that they were not given
   std::vector<std::string> exempt_namespaces = {"kube-system"};  // their pods may use any GPU

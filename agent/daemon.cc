@@ -234,15 +234,27 @@ class Daemon {
       attached.insert(identity.pids.begin(), identity.pids.end());
     }
     if (sampler_.joinable()) sampler_.join();
-    sampler_ = std::thread([this, gpus = std::move(gpus), allocations = std::move(allocations),
-                            attached = std::move(attached), folder = alloc_dir_] {
-      auto sample = std::make_shared<GpuSample>(TakeSample(*nvml_, gpus, folder, allocations, attached));
-      loop_.Post([this, sample] {
-        sampling_ = false;
-        const bool kubelet = !config_.pod_resources.empty();
-        if (attestation_.Apply(sample, config_.exempt_namespaces, kubelet, MonotonicNs())) AskKubelet();
+    auto limits = config_.driver_limits ? attestation_.TakeLimits() : std::vector<DriverLimit>{};
+    sampler_ =
+        std::thread([this, gpus = std::move(gpus), allocations = std::move(allocations), attached = std::move(attached),
+                     folder = alloc_dir_, limits = std::move(limits), root = config_.cgroup_root] {
+          ReportLimits(SetDriverLimits(*nvml_, limits, root));
+          auto sample = std::make_shared<GpuSample>(TakeSample(*nvml_, gpus, folder, allocations, attached));
+          loop_.Post([this, sample] {
+            sampling_ = false;
+            const bool kubelet = !config_.pod_resources.empty();
+            if (attestation_.Apply(sample, config_.exempt_namespaces, kubelet, MonotonicNs())) AskKubelet();
+          });
+        });
+  }
+
+  void ReportLimits(const std::vector<RefusedLimit>& refused) {
+    for (const RefusedLimit& r : refused) {
+      loop_.Post([this, r] {
+        attestation_.LimitFailed(r.limit);
+        if (!std::exchange(limits_failed_, true)) node_.AddEvent("", "driver limit", r.why);
       });
-    });
+    }
   }
 
   void ServeMetrics() {
@@ -343,6 +355,7 @@ class Daemon {
   Node node_;
   Service service_;
   Attestation attestation_;
+  bool limits_failed_ = false;  // told once
   ConfigWatch config_watch_;
   std::unique_ptr<Nvml> nvml_;
   std::thread stopper_, asker_, restorer_, sampler_;

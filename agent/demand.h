@@ -35,6 +35,8 @@ class Demand {
   void SetWaiting(uint64_t now_ns) {
     if (launched_ns_ != 0) launched_ns_ = now_ns;
   }
+  // The same where also the first launch may wait for a token.
+  void SetHeld(uint64_t now_ns) { launched_ns_ = now_ns; }
   // Bytes of everything that is allocated, without room to grow.
   uint64_t Held() const { return std::max(current_, previous_) + unmanaged_; }
   uint64_t Unmanaged() const { return unmanaged_; }

@@ -53,10 +53,14 @@ std::string ContainerId(std::string_view part) {
   return part.size() == kDigits && std::ranges::all_of(part, IsHex) ? std::string(part) : std::string();
 }
 
-ContainerKey FromPath(std::string_view path) {
+// `length`: of the path down to the container's own cgroup.
+ContainerKey FromPath(std::string_view path, size_t* length) {
   ContainerKey out;
+  const std::string_view whole = path;
+  *length = 0;
   while (!path.empty()) {
     const std::string_view part = Cut(path, '/');
+    *length = static_cast<size_t>(part.data() - whole.data()) + part.size();
     if (part == "user.slice") return {};  // systemd lets users make any cgroup below it
     if (out.pod_uid.empty()) out.pod_uid = PodUid(part);
     out.id = ContainerId(part);
@@ -87,18 +91,35 @@ bool Holds(const std::string& folder, const std::string& path) {
 
 }  // namespace
 
-ContainerKey ContainerOf(std::string_view cgroup) {
+namespace {
+
+ContainerKey Outermost(std::string_view cgroup, std::string_view* path) {
   ContainerKey found;
   // https://man7.org/linux/man-pages/man7/cgroups.7.html: "hierarchy:controllers:path" in each line.
   while (!cgroup.empty()) {
     std::string_view line = Cut(cgroup, '\n');
     Cut(line, ':');
     Cut(line, ':');
-    const ContainerKey key = FromPath(line);
-    if (!key.pod_uid.empty()) return key;
-    if (found.empty()) found = key;
+    size_t length = 0;
+    const ContainerKey key = FromPath(line, &length);
+    if (key.empty() || (key.pod_uid.empty() && !found.empty())) continue;
+    found = key;
+    *path = line.substr(0, length);
+    if (!key.pod_uid.empty()) break;
   }
   return found;
+}
+
+}  // namespace
+
+ContainerKey ContainerOf(std::string_view cgroup) {
+  std::string_view path;
+  return Outermost(cgroup, &path);
+}
+
+std::string ContainerPathOf(std::string_view cgroup) {
+  std::string_view path;
+  return Outermost(cgroup, &path).id.empty() ? std::string() : std::string(path);
 }
 
 std::vector<Mount> ReadMounts(std::string_view mountinfo) {

@@ -25,6 +25,8 @@ struct ContainerKey {
 // From the text of /proc/<pid>/cgroup, version 1 or 2, by systemd's or the cgroupfs driver's names. A process may be
 // allowed to make cgroups below its own, with any name: the outermost container of the path counts.
 ContainerKey ContainerOf(std::string_view cgroup);
+// The path of that container's cgroup, as the reader sees it. Empty: the process runs in no container.
+std::string ContainerPathOf(std::string_view cgroup);
 
 // The device and the path in its file system of a mount. A bind mount of a folder shows both in every namespace.
 using MountRoot = std::pair<std::string, std::string>;
@@ -46,6 +48,7 @@ struct ProcessFacts {
   ContainerKey container;
   std::vector<Mount> mounts;       // those at the run directory of containers, and all of folders of allocations
   std::vector<int64_t> ancestors;  // its parent first
+  std::string cgroup;              // of the container
 };
 
 // An allocation, as far as processes are told apart by it.

@@ -49,6 +49,12 @@ void Ledger::SetGroup(GroupId group, Bytes guaranteed, uint64_t weight) {
   Group& g = groups_[group];
   g.guaranteed = guaranteed;
   g.weight = std::max<uint64_t>(weight, 1);
+  g.opportunistic = false;
+}
+
+void Ledger::SetOpportunistic(GroupId group, uint64_t weight) {
+  SetGroup(group, 0, weight);
+  groups_.at(group).opportunistic = true;
 }
 
 void Ledger::RemoveGroup(GroupId group) {
@@ -113,6 +119,7 @@ void Ledger::SetGroupTargets() {
   Bytes guarantees = 0;
   for (const auto& [id, g] : groups_) guarantees += guarantee(g);
   for (auto& [id, g] : groups_) {
+    if (g.opportunistic) continue;
     all.push_back(&g);
     // They still exceed it (the GPU's capacity shrank, or allocations overlap while one ends): all shrink in
     // proportion.
@@ -129,9 +136,11 @@ void Ledger::SetGroupTargets() {
     for (size_t i = 0; i < all.size(); ++i) all[i]->target = parts[i];
     return;
   }
+  Bytes owned = 0;
+  for (const Bytes b : base) owned += b;
   if (policy_.lending == Lending::kOff) {
     for (size_t i = 0; i < all.size(); ++i) all[i]->target = base[i];
-    return;
+    return SetOpportunisticTargets(capacity_ - owned);
   }
   Bytes kept = 0, pool = 0;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -146,11 +155,40 @@ void Ledger::SetGroupTargets() {
   for (size_t i = 0; i < all.size(); ++i) {
     all[i]->target += borrowed[i];
     pool -= borrowed[i];
+  }
+  // Opportunistic groups come behind the borrowers, and also get memory outside all guarantees.
+  const Bytes outside = policy_.lending == Lending::kAll ? 0 : capacity_ - owned;
+  SetOpportunisticTargets(pool + outside);
+  Bytes taken = 0;
+  for (const auto& [id, g] : groups_) taken += g.opportunistic ? g.target : 0;
+  pool -= Minus(taken, outside);
+  for (size_t i = 0; i < all.size(); ++i) {
     owners.push_back({Minus(base[i], all[i]->target), Minus(base[i], all[i]->target)});
   }
   // Memory that no group borrows stays with its owners.
   const std::vector<Bytes> back = ShareOut(pool, owners);
   for (size_t i = 0; i < all.size(); ++i) all[i]->target += back[i];
+}
+
+// In proportion to weights. Where that is less than the minimum, the youngest gets nothing, and the others its part.
+void Ledger::SetOpportunisticTargets(Bytes left) {
+  std::vector<Group*> groups;
+  std::vector<Claim> claims;
+  for (auto& [id, g] : groups_) {
+    if (!g.opportunistic) continue;
+    g.target = 0;
+    Bytes want = 0;
+    for (const Member* m : g.members) want += m->wanted;
+    if (want == 0) continue;
+    groups.push_back(&g);
+    claims.push_back({std::max(want, opportunistic_min()), g.weight});
+  }
+  for (; !groups.empty(); groups.pop_back(), claims.pop_back()) {
+    const std::vector<Bytes> parts = ShareOut(left, claims);
+    if (std::ranges::any_of(parts, [this](Bytes part) { return part < opportunistic_min(); })) continue;
+    for (size_t i = 0; i < groups.size(); ++i) groups[i]->target = parts[i];
+    return;
+  }
 }
 
 void Ledger::SetMemberTargets(const Group& group) const {
@@ -189,12 +227,15 @@ std::vector<Ledger::Change> Ledger::Plan() {
       exposed += m->exposure;
     }
   }
-  // Then they rise, owners below their guarantee before borrowers, within the free bytes of the pool and of the group.
+  // Then they rise, owners below their guarantee before borrowers, and opportunistic groups last, within the free bytes
+  // of the pool and of the group.
+  enum class Pass : uint8_t { kOwners, kBorrowers, kOpportunistic };
   Bytes free = Minus(capacity_, exposed);
   bool waiting = false;
-  for (const bool borrowers : {false, true}) {
+  for (const Pass pass : {Pass::kOwners, Pass::kBorrowers, Pass::kOpportunistic}) {
     for (auto& [gid, g] : groups_) {
-      const bool all = borrowers || policy_.lending == Lending::kEven;
+      if (g.opportunistic != (pass == Pass::kOpportunistic)) continue;
+      const bool all = pass != Pass::kOwners || policy_.lending == Lending::kEven;
       const Bytes group_cap = all ? g.target : std::min(g.target, g.guaranteed);
       Bytes group_exposure = 0;
       for (const Member* m : g.members) group_exposure += m->exposure;
@@ -215,7 +256,7 @@ std::vector<Ledger::Change> Ledger::Plan() {
         }
       }
     }
-    if (!borrowers) waiting = false;
+    if (pass == Pass::kOwners) waiting = false;
   }
 
   std::vector<Change> changes;
@@ -256,6 +297,14 @@ Bytes Ledger::exposure() const {
 Bytes Ledger::held() const {
   Bytes sum = 0;
   for (const auto& [id, m] : members_) sum += m.held;
+  return sum;
+}
+Bytes Ledger::budget(GroupId group) const {
+  const auto it = groups_.find(group);
+  Bytes sum = 0;
+  if (it != groups_.end()) {
+    for (const Member* m : it->second.members) sum += m->budget;
+  }
   return sum;
 }
 Bytes Ledger::lent() const {

@@ -32,6 +32,8 @@ class Ledger {
     Lending lending = Lending::kIdle;
     uint32_t floor_percent = 10;  // of a guarantee: never lent, so that a container that wakes has memory at once
     Bytes step = 64ull << 20;     // a smaller rise is not worth a frame, unless it reaches the target
+    // An opportunistic group gets at least so much, or nothing: with less it would only move memory.
+    Bytes opportunistic_min = 512ull << 20;
   };
   struct Report {
     uint64_t generation = 0;  // of the budget that the holder follows
@@ -62,6 +64,9 @@ class Ledger {
   void SetCapacity(Bytes capacity) { capacity_ = capacity; }
   // `weight`: the share in lent memory. For a known group: new values.
   void SetGroup(GroupId group, Bytes guaranteed, uint64_t weight);
+  // An opportunistic group has no guarantee. It gets memory that neither the others' guarantees nor their borrowing
+  // need, outside all guarantees too, whatever the mode of lending; with kOff only memory outside all guarantees.
+  void SetOpportunistic(GroupId group, uint64_t weight);
   void RemoveGroup(GroupId group);  // with its members
   // The group has had no member for a while. While guarantees exceed the capacity, a vacant group counts as guaranteed
   // nothing, until a member joins. A group with members stays as it is.
@@ -83,7 +88,12 @@ class Ledger {
   Bytes exposure() const;    // sum over members
   Bytes held() const;        // sum over members
   Bytes overdue() const { return exposure() - budgets(); }
-  Bytes lent() const;                        // sum over groups of budgets above the guarantee
+  Bytes lent() const;                 // sum over groups of budgets above the guarantee
+  Bytes budget(GroupId group) const;  // sum over its members
+  // The least that an opportunistic group gets: the policy's, or an eighth of a small pool.
+  Bytes opportunistic_min() const {
+    return policy_.opportunistic_min < capacity_ / 8 ? policy_.opportunistic_min : capacity_ / 8;
+  }
   bool settled() const { return settled_; }  // the last plan left nothing to give or to wait for
 
  private:
@@ -95,10 +105,12 @@ class Ledger {
     Bytes guaranteed = 0;
     uint64_t weight = 1;
     bool vacant = false;
+    bool opportunistic = false;
     Bytes target = 0;  // of the plan in the making
     std::vector<Member*> members;
   };
   void SetGroupTargets();
+  void SetOpportunisticTargets(Bytes left);
   void SetMemberTargets(const Group& group) const;
 
   Bytes capacity_;

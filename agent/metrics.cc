@@ -97,6 +97,9 @@ void AddShare(const AllocationStatus& a, size_t gpu, const Labels& labels, Famil
   out.Gauge("sluice_compute_used_ratio", "Share of the window's GPU time that was used.", labels, s.compute_used);
   out.Gauge("sluice_compute_request_ratio", "Guaranteed share of GPU time.", labels, s.compute_request / 1e6);
   out.Gauge("sluice_compute_limit_ratio", "Largest share of GPU time.", labels, s.compute_limit / 1e6);
+  out.Gauge("sluice_held", "1 while launches of an opportunistic container wait for lent memory or idle time.", labels,
+            a.held.empty() ? 0 : 1);
+  out.Gauge("sluice_link_bytes_per_second", "Share of the link to the host; 0: not metered.", labels, D(s.link));
   out.Gauge("sluice_processes", "Attached processes.", labels, D(a.processes.size()));
   out.Gauge("sluice_processes_unproven", "Of these, processes whose counters disagree with the GPU driver's account.",
             labels, D(std::ranges::count(a.processes, "unproven", &ProcessStatus::proof)));

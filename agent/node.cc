@@ -1,5 +1,6 @@
 // Node: GPUs and allocations. Settings: node_settings.cc. Connections and frames: node_session.cc. Pages and budgets:
-// node_budgets.cc. Tokens: node_compute.cc. Status: node_status.cc. Events: node_events.cc.
+// node_budgets.cc. Tokens: node_compute.cc. Opportunistic ones and the link: node_priority.cc. Status: node_status.cc.
+// Events: node_events.cc.
 #include "agent/node.h"
 
 #include <algorithm>
@@ -177,6 +178,7 @@ void Node::Forget(const Allocation& a) {
   for (const GpuUnits& g : a.spec.gpus) {
     cards_.at(g.uuid)->ledger.RemoveGroup(a.group);
     cards_.at(g.uuid)->arbiter.RemoveClient(a.group);
+    cards_.at(g.uuid)->link.Remove(a.group);
   }
   host_.RemoveGroup(a.group);
   allocations_.erase(a.group);  // destroys `a`
@@ -205,9 +207,14 @@ void Node::Refresh(Allocation& a) {
   uint64_t weight = 0;
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
     CardState& card = *cards_.at(a.spec.gpus[i].uuid);
-    card.ledger.SetGroup(a.group, Guaranteed(a, i), Percent(a, i));
     const auto [request, limit] = Compute(a, i);
-    card.arbiter.SetClient(a.group, request, limit);
+    if (IsOpportunistic(a)) {
+      card.ledger.SetOpportunistic(a.group, Percent(a, i));
+      card.arbiter.SetOpportunistic(a.group, Percent(a, i) * 10000, limit);
+    } else {
+      card.ledger.SetGroup(a.group, Guaranteed(a, i), Percent(a, i));
+      card.arbiter.SetClient(a.group, request, limit);
+    }
     weight += Percent(a, i);
   }
   host_.SetGroup(a.group, 0, weight);
@@ -247,7 +254,7 @@ uint32_t Node::FreeUnits(const std::string& uuid) const {
   uint32_t used = 0;
   Bytes guaranteed = 0;  // `sluice set` may raise memory beyond the worth of the units
   for (const auto& [group, a] : allocations_) {
-    if ((a->removed || a->stale) && a->sessions.empty()) continue;
+    if (((a->removed || a->stale) && a->sessions.empty()) || IsOpportunistic(*a)) continue;
     for (size_t i = 0; i < a->spec.gpus.size(); ++i) {
       if (a->spec.gpus[i].uuid != uuid) continue;
       used += Percent(*a, i);

@@ -21,6 +21,7 @@
 #include "agent/identity.h"
 #include "agent/leases.h"
 #include "agent/ledger.h"
+#include "agent/link_shares.h"
 #include "agent/status.h"
 #include "agent/token_bucket.h"
 #include "sluice/wire.h"
@@ -42,12 +43,14 @@ struct Card {
   Bytes memory = 0;
   Bytes driver_reserved = 0;
   int numa = -1;
+  Bytes link_bytes_per_s = 0;  // of the link to the host, one way, by its generation and width; 0: not known
 };
 
 // The pod of an allocation by the API server, and the settings of its annotations for the container.
 struct PodInfo {
   std::string ns, pod, container;
   settings::Settings settings;
+  std::optional<uint32_t> percent = {};  // of each GPU, granted instead of the units
   bool operator==(const PodInfo&) const = default;
 };
 
@@ -97,8 +100,9 @@ class Node {
   // Serves no new process; attached ones stay until they end.
   void RemoveAllocation(const std::string& id);
   bool HasAllocation(const std::string& id) const { return by_id_.contains(id); }
-  // The pod's settings rank between those of allocation.json and the rules of `clients`. They raise no guarantee: the
-  // scheduler gave the units, and gpu-memory is capped at their worth.
+  // The pod's settings rank between those of allocation.json and the rules of `clients`. Its sizes raise no guarantee
+  // by themselves: the scheduler gave the units, and gpu-memory is capped at the worth of these, or of the granted
+  // percent.
   void SetPod(const std::string& id, const PodInfo& pod);
   // The id itself, or the one id that begins with it. Otherwise false with a sentence.
   bool ResolveId(const std::string& prefix, std::string* id, std::string* error) const;
@@ -114,11 +118,13 @@ class Node {
   // Units (hundredths) of a GPU that are neither allocated nor guaranteed by `sluice set`.
   uint32_t FreeUnits(const std::string& uuid) const;
 
-  // A process connected to the socket of allocation `id`. `page` stays valid until Closed() or Port::Close(). The node
-  // writes only to its leases. `pid` is the kernel's; 0: the process is in a pid namespace that this agent does not
-  // see. A process of another pod than the allocation's is refused, which changes nothing of the allocation.
+  // A process connected to the socket of allocation `id`. `page`, null until SetPage() before its HELLO, stays valid
+  // until Closed() or Port::Close(). The node writes only to its leases. `pid` is the kernel's; 0: the process is in a
+  // pid namespace that this agent does not see. A process of another pod than the allocation's is refused, which
+  // changes nothing of the allocation.
   void Opened(SessionId session, const std::string& id, int64_t pid, sluice_page* page, uint64_t now_ns,
               const ContainerKey& container = {});
+  void SetPage(SessionId session, sluice_page* page);
   void Received(SessionId session, const void* data, size_t bytes, uint64_t now_ns);
   void Closed(SessionId session, uint64_t now_ns);
 
@@ -147,6 +153,9 @@ class Node {
   // The container that kubelet gave the allocation to. Processes of other pods that are attached are refused.
   void SetHolder(const std::string& id, const std::string& pod_uid, const std::string& container);
   std::map<std::string, AllocationIdentity> KnownIdentities() const;
+  // By GPU: the unmanaged memory that the allocation's processes may hold, with the hook or without. It is the ledger's
+  // exposure, at least the guarantee, and a context for each attached process and one more.
+  std::map<std::string, Bytes> UnmanagedLimits(const std::string& id) const;
   // All processes on GPUs that their containers were not given. Each new one is recorded.
   void SetForeign(std::vector<ForeignProcess> foreign);
   // A process presents what is another's. `allocation` is its own, where that is known. Counted and recorded.
@@ -173,6 +182,7 @@ class Node {
     std::map<GroupId, Bytes> held;  // live bytes of the working groups, when the pages were last read
     uint64_t switch_began_ns = 0;   // the switch in progress began then; 0: none
     uint64_t switch_ns = 0;         // duration of a switch, as measured; 0: not yet
+    LinkShares link;
   };
 
   // node_events.cc
@@ -195,7 +205,8 @@ class Node {
   void Vacate(uint64_t now_ns);  // marks allocations without a process in the ledgers
   void Refresh(Allocation& a);   // settings changed: groups, and a BUDGET to each process
   // node_settings.cc
-  Bytes Guaranteed(const Allocation& a, size_t gpu) const;
+  Bytes Size(const Allocation& a, size_t gpu) const;        // by units or gpu-memory
+  Bytes Guaranteed(const Allocation& a, size_t gpu) const;  // the size, or 0 of an opportunistic allocation
   uint32_t Percent(const Allocation& a, size_t gpu) const;  // of the GPU; of its time too without compute-request
   settings::Settings Effective(const Allocation& a, const settings::Settings& live) const;
   std::pair<uint32_t, uint32_t> Compute(const Allocation& a, size_t gpu) const;  // request and limit, millionths
@@ -235,6 +246,14 @@ class Node {
   void ChooseResident(CardState& card);
   void ExpireSilentHolders(uint64_t now_ns);  // a stopped process loses its token
   void UpdateDemand(uint64_t now_ns);         // tells all processes whether launches need tokens
+  // node_priority.cc
+  static bool IsOpportunistic(const Allocation& a);
+  bool NeedsTokens(const Allocation& a, const CardState& card) const;
+  void HoldOpportunistic(uint64_t now_ns);  // those without memory to work in
+  std::string HeldBy(const Allocation& a, uint64_t now_ns) const;
+  void CountLink(Session& s, size_t gpu, const sluice_gpu_counters& counters);
+  void ShareLinks(uint64_t now_ns);
+  uint64_t LinkRate(const Session& s, size_t gpu) const;  // bytes a second; 0: not metered
   // node_evidence.cc
   std::string Disagreement(const Session& s, const GpuUses& uses, uint64_t now_ns) const;
   // node_status.cc

@@ -44,17 +44,21 @@ void Node::ReadPages(uint64_t now_ns) {
       const sluice_gpu_counters c = Read(s, i);
       Demand& demand = s.demand[i];
       demand.Observe(c.live_bytes, c.unmanaged_bytes, c.launches, now_ns);
-      if (card.arbiter.IsWaiting(Member(id, i))) demand.SetWaiting(now_ns);
+      if (card.arbiter.IsWaiting(Member(id, i)))
+        IsOpportunistic(a) ? demand.SetHeld(now_ns) : demand.SetWaiting(now_ns);
       const bool works = !demand.Idle(now_ns, 1000 * kMs);
       // The release of a grant charges the time under it. Other time is charged here, at most the time since the last
       // charge.
       const uint64_t spent = c.kernel_ns > s.kernel_ns[i] && s.kernel_ns[i] > 0 ? c.kernel_ns - s.kernel_ns[i] : 0;
-      card.arbiter.Observe(a.group, card.tokens && s.uses_tokens ? 0 : std::min(spent, now_ns - s.kernel_since[i]),
+      card.arbiter.Observe(a.group,
+                           NeedsTokens(a, card) && s.uses_tokens ? 0 : std::min(spent, now_ns - s.kernel_since[i]),
                            works, now_ns);
       NoteUse(s, i, c, now_ns);
+      CountLink(s, i, c);
       if (c.kernel_ns != s.kernel_ns[i]) s.kernel_since[i] = now_ns;
       s.kernel_ns[i] = c.kernel_ns;
-      if (!demand.Idle(now_ns, idle_ns)) {
+      // Opportunistic working sets press no one: they leave.
+      if (!demand.Idle(now_ns, idle_ns) && !IsOpportunistic(a)) {
         Bytes& sum = working[&card][a.group];
         sum = Sum(sum, c.working_set_bytes);
         card.held[a.group] += demand.Held();
@@ -91,6 +95,10 @@ void Node::CheckOverdue(Session& s, size_t gpu, Bytes overdue, uint64_t now_ns) 
 
 Bytes Node::Wanted(const CardState& card, const Session& s, size_t gpu, uint64_t now_ns) const {
   const uint64_t idle_ns = config_.idle_after_s * 1000ull * kMs;
+  if (IsOpportunistic(*s.allocation)) {
+    // The minimum is asked for from its start on: its launches are held until it has that.
+    return std::max(s.demand[gpu].Wanted(now_ns, idle_ns), card.ledger.opportunistic_min());
+  }
   if (card.favored == 0 || s.demand[gpu].Idle(now_ns, idle_ns)) return s.demand[gpu].Wanted(now_ns, idle_ns);
   const bool resident = std::ranges::find(card.resident, s.allocation->group) != card.resident.end();
   return resident ? s.demand[gpu].Held() : s.demand[gpu].Unmanaged();
@@ -105,6 +113,7 @@ void Node::Settle() {
   };
   for (auto& [uuid, card] : cards_) std::ranges::for_each(card->ledger.Plan(), add);
   std::ranges::for_each(host_.Plan(), add);
+  HoldOpportunistic(now_ns_);
   for (const auto& [session, gpu] : changed) {
     const auto it = sessions_.find(session);
     if (it != sessions_.end() && it->second->phase == Session::Phase::kServed) SendBudget(*it->second, gpu);
@@ -132,12 +141,13 @@ void Node::SendBudget(Session& s, size_t gpu) {
   sluice_budget& b = f.u.budget;
   SetText(b.uuid, sizeof(b.uuid), g.uuid);
   b.budget_bytes = view->budget;
-  b.guaranteed_bytes = Guaranteed(a, gpu);
+  b.guaranteed_bytes = Size(a, gpu);
   b.limit_bytes = a.effective.memory_limit.value_or(0);
   b.host_bytes = host->budget;
   b.generation = generation;
   std::tie(b.compute_request, b.compute_limit) = Compute(a, gpu);
-  b.tokens = cards_.at(g.uuid)->tokens ? 1 : 0;
+  b.tokens = NeedsTokens(a, *cards_.at(g.uuid)) ? 1 : 0;
+  b.link_bytes_per_s = s.link[gpu].sent_per_s = LinkRate(s, gpu);
   settings::FillBudget(a.effective, b);
   FillLease(s, gpu, &b);
   port_->Send(s.id, f);
@@ -160,7 +170,9 @@ int Node::Tick(uint64_t now_ns) {
   ReadPages(now_ns);
   AnswerWaiting(now_ns);
   Vacate(now_ns);
+  HoldOpportunistic(now_ns);
   UpdateDemand(now_ns);
+  ShareLinks(now_ns);
   ExpireSilentHolders(now_ns);
   dirty_ = true;
   Settle();

@@ -38,6 +38,23 @@ std::map<std::string, AllocationIdentity> Node::KnownIdentities() const {
   return out;
 }
 
+std::map<std::string, Bytes> Node::UnmanagedLimits(const std::string& id) const {
+  std::map<std::string, Bytes> out;
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end()) return out;
+  const Allocation& a = *it->second;
+  for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
+    const CardState& card = *cards_.at(a.spec.gpus[i].uuid);
+    Bytes exposed = 0;
+    for (const SessionId s : a.sessions) {
+      if (const Ledger::MemberView* view = card.ledger.Find(Member(s, i))) exposed += view->exposure;
+    }
+    const Bytes contexts = (a.sessions.size() + 1) * kMaxContextBytes;
+    out[card.card.uuid] = std::max(exposed, Guaranteed(a, i)) + contexts;
+  }
+  return out;
+}
+
 void Node::RefuseForeign(Session& s) {
   std::string own;
   if (!s.container.pod_uid.empty()) {

@@ -30,7 +30,7 @@ void Node::Observe(Session& s) {
 Bytes Node::Visible(const Allocation& a, size_t gpu) const {
   const Bytes card = cards_.at(a.spec.gpus[gpu].uuid)->card.memory;
   const bool limit = a.effective.visible == settings::Visible::kLimit;
-  return limit ? std::min(a.effective.memory_limit.value_or(card), card) : Guaranteed(a, gpu);
+  return limit ? std::min(a.effective.memory_limit.value_or(card), card) : Size(a, gpu);
 }
 
 void Node::SetLimits(Allocation& a) {

@@ -27,6 +27,9 @@ struct Node::Allocation {
   std::vector<Leases> leases;     // one a GPU
   std::vector<int64_t> unhooked;
   std::vector<sluice_gpu_counters> ended;
+  std::string held;      // the reason why its launches wait; empty: they do not
+  uint64_t held_ns = 0;  // since when; 0: it does not wait
+  bool held_told = false;
   uint64_t used_ns = 0;  // last time with a process, or when first seen; 0: no tick has seen it yet
   bool removed = false;
   bool ever_attached = false;
@@ -56,8 +59,13 @@ struct Node::Session {
   std::vector<uint64_t> kernel_since;  // when it last changed
   std::vector<Demand> demand;
   std::vector<uint64_t> overdue_since_ns;  // 0: nothing is overdue
-  std::vector<Bytes> uncounted;            // held by NVML beyond a context and beyond the hook's counters
-  struct Use {                             // GPU time of the last second
+  struct Link {                            // of the GPU to the host
+    uint64_t beat_ns = 0;                  // the page's heartbeat when it was last counted; 0: not yet
+    Bytes moved = 0, per_s = 0, sent_per_s = 0;
+  };
+  std::vector<Link> link;
+  std::vector<Bytes> uncounted;  // held by NVML beyond a context and beyond the hook's counters
+  struct Use {                   // GPU time of the last second
     uint64_t since_ns = 0, spent_ns = 0;
     uint32_t millionths = 0;
   };

@@ -57,6 +57,11 @@ void Node::Opened(SessionId session, const std::string& id, int64_t pid, sluice_
   ref.allocation->sessions.insert(session);
 }
 
+void Node::SetPage(SessionId session, sluice_page* page) {
+  const auto it = sessions_.find(session);
+  if (it != sessions_.end()) it->second->page = page;
+}
+
 void Node::Refuse(Session& s, const std::string& reason, bool blame) {
   sluice_frame f = Frame(s, SLUICE_REFUSE);
   SetText(f.u.refuse.reason, sizeof(f.u.refuse.reason), reason);
@@ -158,6 +163,7 @@ void Node::Admit(Session& s, uint64_t now_ns) {
   s.kernel_ns.resize(a.spec.gpus.size());
   s.kernel_since.assign(a.spec.gpus.size(), now_ns);
   s.uncounted.resize(a.spec.gpus.size());
+  s.link.assign(a.spec.gpus.size(), {});
   s.use.resize(a.spec.gpus.size());
   AddLeases(s, returning, now_ns);
   if (std::exchange(a.stale, false)) Refresh(a);  // a process uses it, so it is in use whatever kubelet lists

@@ -9,10 +9,16 @@ settings::Settings Node::Effective(const Allocation& a, const settings::Settings
   settings::Settings out = a.spec.settings;
   if (a.pod) {
     settings::Settings annotated = a.pod->settings;
-    annotated.gpu_percent.reset();
+    // An opportunistic container has one unit, whatever its size, and no guarantee that its size could exceed.
+    const bool is_guaranteed = annotated.priority != settings::Priority::kOpportunistic;
+    if (is_guaranteed) {
+      annotated.gpu_percent.reset();
+      if (!annotated.gpu_memory) annotated.gpu_percent = a.pod->percent;
+    }
     const auto card = cards_.find(a.spec.gpus.front().uuid);
-    if (annotated.gpu_memory && card != cards_.end()) {
-      const Bytes worth = card->second->card.memory / SLUICE_UNITS_PER_GPU * a.spec.gpus.front().units;
+    if (is_guaranteed && annotated.gpu_memory && card != cards_.end()) {
+      const uint32_t percent = a.pod->percent.value_or(a.spec.gpus.front().units);
+      const Bytes worth = PercentOf(card->second->card.memory, percent);
       annotated.gpu_memory = std::min(*annotated.gpu_memory, worth);
     }
     settings::Layer(out, annotated);
@@ -27,7 +33,9 @@ settings::Settings Node::Effective(const Allocation& a, const settings::Settings
   return out;
 }
 
-Bytes Node::Guaranteed(const Allocation& a, size_t gpu) const {
+Bytes Node::Guaranteed(const Allocation& a, size_t gpu) const { return IsOpportunistic(a) ? 0 : Size(a, gpu); }
+
+Bytes Node::Size(const Allocation& a, size_t gpu) const {
   const GpuUnits& g = a.spec.gpus[gpu];
   const auto card = cards_.find(g.uuid);
   if (card == cards_.end() || a.stale) return 0;
@@ -41,11 +49,13 @@ uint32_t Node::Percent(const Allocation& a, size_t gpu) const {
   if (a.effective.gpu_percent && a.effective.gpu_percent != a.spec.settings.gpu_percent) {
     return std::min<uint32_t>(*a.effective.gpu_percent, SLUICE_UNITS_PER_GPU);
   }
+  if (a.pod && a.pod->percent) return *a.pod->percent;
   return a.spec.gpus[gpu].units;
 }
 
 std::pair<uint32_t, uint32_t> Node::Compute(const Allocation& a, size_t gpu) const {
   const uint32_t limit = a.effective.compute_limit.value_or(1000000);
+  if (IsOpportunistic(a)) return {0, limit};
   return {a.effective.compute_request.value_or(std::min(Percent(a, gpu) * 10000, limit)), limit};
 }
 
@@ -144,7 +154,8 @@ std::string Node::ExcessNote(const std::string& id) const {
   for (size_t i = 0; i < a.spec.gpus.size() && !a.spec.tied; ++i) {
     const GpuUnits& g = a.spec.gpus[i];
     const Bytes capacity = cards_.at(g.uuid)->ledger.capacity();
-    if (Guaranteed(a, i) <= PercentOf(capacity, g.units)) continue;
+    const uint32_t known = std::max(g.units, a.pod ? a.pod->percent.value_or(0) : 0);  // to the scheduler
+    if (Guaranteed(a, i) <= PercentOf(capacity, known)) continue;
     return "this is more than its " + std::to_string(g.units) +
            " units of " SLUICE_RESOURCE
            ": the scheduler may give the other units to another pod, and then every guarantee on GPU " +

@@ -36,6 +36,7 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
   if (const auto source = sources_.find(a.spec.id); source != sources_.end()) {
     out.events_left_out = source->second.left_out;
   }
+  out.held = a.held;
   bool served = false;
   std::string unproven;
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
@@ -46,6 +47,7 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
     share.guaranteed = Guaranteed(a, i);
     share.limit = a.effective.memory_limit.value_or(cards_.at(share.uuid)->card.memory);
     std::tie(share.compute_request, share.compute_limit) = Compute(a, i);
+    share.link = cards_.at(share.uuid)->link.Rate(a.group);
     share.compute_used = cards_.at(share.uuid)->arbiter.Share(a.group, now_ns_);
     for (const SessionId s : a.sessions) {
       const Ledger::MemberView* view = cards_.at(share.uuid)->ledger.Find(Member(s, i));

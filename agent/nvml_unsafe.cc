@@ -32,6 +32,13 @@ int NumaNode(const std::string& bus) {
   return in ? node : -1;
 }
 
+// One way, bytes a second, by the generation of PCI Express. 0: not known.
+Bytes LaneRate(unsigned generation) {
+  constexpr Bytes kMega = 1'000'000;
+  constexpr Bytes kRates[] = {0, 250 * kMega, 500 * kMega, 985 * kMega, 1969 * kMega, 3938 * kMega, 7563 * kMega};
+  return generation < std::size(kRates) ? kRates[generation] : kRates[std::size(kRates) - 1];
+}
+
 }  // namespace
 
 struct Nvml::Api {
@@ -48,9 +55,12 @@ struct Nvml::Api {
   decltype(&nvmlDeviceGetMemoryInfo) memory = nullptr;
   decltype(&nvmlDeviceGetMemoryInfo_v2) memory_v2 = nullptr;
   decltype(&nvmlDeviceGetPciInfo_v3) pci = nullptr;
+  decltype(&nvmlDeviceGetMaxPcieLinkGeneration) link_generation = nullptr;
+  decltype(&nvmlDeviceGetMaxPcieLinkWidth) link_width = nullptr;
   decltype(&nvmlDeviceGetComputeRunningProcesses_v3) processes = nullptr;
   decltype(&nvmlDeviceGetMPSComputeRunningProcesses_v3) mps_processes = nullptr;
   decltype(&nvmlDeviceGetProcessUtilization) utilization = nullptr;
+  decltype(&nvmlDeviceSetMemoryLimits_v1) set_memory_limits = nullptr;  // 615
 };
 
 std::unique_ptr<Nvml> Nvml::Load(const std::string& library, std::string* error) {
@@ -74,11 +84,15 @@ std::unique_ptr<Nvml> Nvml::Load(const std::string& library, std::string* error)
   api->memory = Symbol<decltype(nvmlDeviceGetMemoryInfo)>(handle, "nvmlDeviceGetMemoryInfo");
   api->memory_v2 = Symbol<decltype(nvmlDeviceGetMemoryInfo_v2)>(handle, "nvmlDeviceGetMemoryInfo_v2");
   api->pci = Symbol<decltype(nvmlDeviceGetPciInfo_v3)>(handle, "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2");
+  api->link_generation =
+      Symbol<decltype(nvmlDeviceGetMaxPcieLinkGeneration)>(handle, "nvmlDeviceGetMaxPcieLinkGeneration");
+  api->link_width = Symbol<decltype(nvmlDeviceGetMaxPcieLinkWidth)>(handle, "nvmlDeviceGetMaxPcieLinkWidth");
   api->processes =
       Symbol<decltype(nvmlDeviceGetComputeRunningProcesses_v3)>(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
   api->mps_processes = Symbol<decltype(nvmlDeviceGetMPSComputeRunningProcesses_v3)>(
       handle, "nvmlDeviceGetMPSComputeRunningProcesses_v3");
   api->utilization = Symbol<decltype(nvmlDeviceGetProcessUtilization)>(handle, "nvmlDeviceGetProcessUtilization");
+  api->set_memory_limits = Symbol<decltype(nvmlDeviceSetMemoryLimits_v1)>(handle, "nvmlDeviceSetMemoryLimits_v1");
   const bool whole =
       api->init && api->shutdown && api->count && api->by_index && api->by_uuid && api->uuid && api->memory;
   if (!whole) {
@@ -126,6 +140,10 @@ std::vector<Card> Nvml::Cards() const {
     }
     nvmlPciInfo_t pci{};
     if (api_->pci && api_->pci(device, &pci) == NVML_SUCCESS) card.numa = NumaNode(pci.busId);
+    unsigned generation = 0, width = 0;
+    if (api_->link_generation && api_->link_width && api_->link_generation(device, &generation) == NVML_SUCCESS &&
+        api_->link_width(device, &width) == NVML_SUCCESS)
+      card.link_bytes_per_s = LaneRate(generation) * width;
     if (card.memory > 0) out.push_back(std::move(card));
   }
   return out;
@@ -183,6 +201,19 @@ void Nvml::ReadBusy(nvmlDevice_st* device, std::vector<GpuProcess>* processes) c
       if (s.pid == p.pid) p.busy_percent = std::max(p.busy_percent, static_cast<int>(s.smUtil));
     }
   }
+}
+
+bool Nvml::CanLimitMemory() const { return api_->set_memory_limits != nullptr; }
+
+bool Nvml::SetMemoryLimit(const std::string& uuid, const std::string& cgroup, uint64_t bytes, bool* supported) const {
+  nvmlDevice_t device{};
+  *supported = false;
+  if (!api_->set_memory_limits || api_->by_uuid(uuid.c_str(), &device) != NVML_SUCCESS) return false;
+  // No soft limit: between it and the hard one the driver would let containers take each other's memory.
+  nvmlSetMemoryLimits_v1_t limits{cgroup.c_str(), bytes, bytes};
+  const nvmlReturn_t r = api_->set_memory_limits(device, &limits);
+  *supported = r != NVML_ERROR_NOT_SUPPORTED && r != NVML_ERROR_FUNCTION_NOT_FOUND;
+  return r == NVML_SUCCESS;
 }
 
 std::string Nvml::DriverVersion() const {

@@ -34,6 +34,10 @@ class Nvml {
   // No value: the driver lists no processes, as on vGPUs.
   std::optional<std::vector<GpuProcess>> Processes(const std::string& uuid) const;
   std::string DriverVersion() const;
+  bool CanLimitMemory() const;  // NVML has the function: driver 615 and later
+  // Unmanaged memory of all processes of the cgroup, the path of a folder. False where the driver cannot limit it, or
+  // refuses; `*supported` tells these apart.
+  bool SetMemoryLimit(const std::string& uuid, const std::string& cgroup, uint64_t bytes, bool* supported) const;
 
  private:
   Nvml() = default;

@@ -13,8 +13,15 @@ namespace sluice::agent {
 // The cgroup alone: a few microseconds, for each process that connects. Empty for pid 0, and for a process that ended.
 ContainerKey ReadContainer(int64_t pid);
 
+// Fills in the members that the cgroup tells.
+void ReadCgroup(int64_t pid, ProcessFacts* facts);
+
 // All facts. The mounts are all of the process.
 ProcessFacts ReadFacts(int64_t pid);
+
+// The folder of `cgroup` below `root`. A process in a cgroup namespace of its own sees paths of others as "/../..."; so
+// the folder is looked for then. Empty: there is none.
+std::string CgroupFolder(const std::string& root, const std::string& cgroup);
 
 // This process's own mounts.
 std::vector<Mount> OwnMounts();

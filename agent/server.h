@@ -75,7 +75,8 @@ class Server : public Port {
   void Accept(const std::string& id);
   // Whether an allocation may hold one more connection: at most half of the descriptors that others leave.
   bool HasRoom(const FairQueue& queue) const;
-  void Hold(FairQueue& queue, int more);  // counts descriptors
+  bool GivePage(SessionId session, Connection& c, const char* frame, size_t bytes);  // false: there is no memory
+  void Hold(FairQueue& queue, int more);                                             // counts descriptors
   void Reject(const std::string& id, int fd, const std::string& reason);
   void Readable(SessionId session, uint32_t events);
   bool TrySend(Connection& c, const sluice_frame& frame);

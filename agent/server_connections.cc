@@ -105,14 +105,8 @@ void Server::Accept(const std::string& id) {
     c.fd = fd;
     int64_t pid = 0;
     c.pidfd = PeerPidfd(fd, &pid);
-    c.page_fd = MakePage(&c.page);
-    if (c.page_fd < 0) {
-      close(fd);
-      if (c.pidfd >= 0) close(c.pidfd);
-      return;
-    }
     ++queue->connections;
-    Hold(*queue, c.pidfd >= 0 ? 3 : 2);
+    Hold(*queue, c.pidfd >= 0 ? 2 : 1);
     queue->Add(fd, EPOLLIN | EPOLLRDHUP, [this, session](uint32_t events) { Readable(session, events); });
     if (c.pidfd >= 0) {
       // A forked child may hold a copy of the socket: the session ends with the process that connected.
@@ -122,11 +116,24 @@ void Server::Accept(const std::string& id) {
         SettleSoon();
       });
     }
-    sluice_page* page = c.page;
     Connection& kept = connections_[session] = std::move(c);
-    node_->Opened(session, id, pid, page, MonotonicNs(), ReadContainer(pid));
+    node_->Opened(session, id, pid, nullptr, MonotonicNs(), ReadContainer(pid));
     kept.attach_ns = ThreadNs() - began;  // still there: a refused one is destroyed after this batch of events
   }
+}
+
+// A page is made for a process that says HELLO: it takes half of the time of a connection, which a flood of other bytes
+// shall not cost.
+bool Server::GivePage(SessionId session, Connection& c, const char* frame, size_t bytes) {
+  sluice_header header{};
+  if (c.closing || c.page != nullptr || bytes != SLUICE_FRAME_BYTES) return true;
+  std::memcpy(&header, frame, sizeof(header));
+  if (header.magic != SLUICE_WIRE_MAGIC || header.type != SLUICE_HELLO) return true;
+  c.page_fd = MakePage(&c.page);
+  if (c.page_fd < 0) return false;
+  Hold(*c.queue, 1);
+  node_->SetPage(session, c.page);
+  return true;
 }
 
 bool Server::HasRoom(const FairQueue& queue) const {
@@ -219,7 +226,7 @@ void Server::Readable(SessionId session, uint32_t events) {
     char data[SLUICE_FRAME_BYTES + 1];
     const ssize_t got = recv(c.fd, data, sizeof(data), MSG_DONTWAIT | MSG_TRUNC);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
-    if (got <= 0) {
+    if (got <= 0 || !GivePage(session, c, data, static_cast<size_t>(got))) {
       node_->Closed(session, MonotonicNs());
       Destroy(session);
       break;
@@ -312,7 +319,7 @@ void Server::Destroy(SessionId session) {
     close(c.pidfd);
   }
   if (c.page_fd >= 0) close(c.page_fd);
-  munmap(c.page, SLUICE_PAGE_BYTES);
+  if (c.page != nullptr) munmap(c.page, SLUICE_PAGE_BYTES);
   connections_.erase(it);
 }
 

@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <random>
 
 #include "agent.grpc.pb.h"
+#include "agent/neighbours.h"
 #include "agent/status_proto.h"
 #include "common/log/grpc_log.h"
 #include "sluice/names.h"
@@ -218,10 +220,12 @@ class Service::Impl final : public v1::Agent::CallbackService {
     if (!parsed.ok()) return {StatusCode::INVALID_ARGUMENT, parsed.errors.front()};
     spec.settings = parsed.settings;
     if (request.gpus().empty()) return {StatusCode::INVALID_ARGUMENT, "gpus: at least one is needed"};
-    std::vector<std::string> taken;
+    std::vector<std::string> taken, neighbours = Neighbours(request);
+    const bool opportunistic = spec.settings.priority == settings::Priority::kOpportunistic;
     for (const v1::GpuShare& g : request.gpus()) {
       uint32_t units = g.units();
       std::string uuid = g.uuid();
+      if (!neighbours.empty()) uuid = neighbours[taken.size()];
       if (units == 0 && spec.settings.gpu_memory) {  // of the GPU with the most free units
         const std::string card = uuid.empty() ? node_->ChooseCard(0, taken) : uuid;
         const Ledger* ledger = node_->LedgerOf(card);
@@ -236,9 +240,10 @@ class Service::Impl final : public v1::Agent::CallbackService {
           units = static_cast<uint32_t>((*spec.settings.gpu_memory + capacity / 100 - 1) / (capacity / 100));
         units = std::clamp<uint32_t>(units, 1, SLUICE_UNITS_PER_GPU);
       }
-      if (uuid.empty()) uuid = node_->ChooseCard(units, taken);
+      const uint32_t needed = opportunistic ? 0 : units;  // of the units that no other allocation has
+      if (uuid.empty()) uuid = node_->ChooseCard(needed, taken);
       if (uuid.empty() || node_->LedgerOf(uuid) == nullptr) return NoCard(request, g.uuid(), units);
-      if (node_->FreeUnits(uuid) < units) {
+      if (node_->FreeUnits(uuid) < needed) {
         return {StatusCode::RESOURCE_EXHAUSTED, "GPU " + uuid + " has " + std::to_string(node_->FreeUnits(uuid)) +
                                                     " of 100 units left, " + std::to_string(units) + " are requested"};
       }
@@ -258,6 +263,16 @@ class Service::Impl final : public v1::Agent::CallbackService {
     return grpc::Status::OK;
   }
 
+  // For equal shares of several GPUs that the agent chooses; empty for other requests.
+  std::vector<std::string> Neighbours(const v1::CreateAllocationRequest& request) const {
+    const uint32_t units = request.gpus(0).units();
+    const bool equal = std::all_of(request.gpus().begin(), request.gpus().end(),
+                                   [units](const v1::GpuShare& g) { return g.uuid().empty() && g.units() == units; });
+    const auto count = static_cast<size_t>(request.gpus_size());
+    if (count < 2 || !equal) return {};
+    return ChooseNeighbours(node_->Status().cards, count, std::max(units, 1u));
+  }
+
   // FAILED_PRECONDITION: there is no GPU at all.
   grpc::Status NoCard(const v1::CreateAllocationRequest& request, const std::string& uuid, uint32_t units) const {
     std::string known;
@@ -274,7 +289,10 @@ class Service::Impl final : public v1::Agent::CallbackService {
       return {StatusCode::RESOURCE_EXHAUSTED, std::to_string(request.gpus_size()) +
                                                   " GPUs are requested, this node has " + std::to_string(cards.size())};
     }
-    return {StatusCode::RESOURCE_EXHAUSTED, "no GPU has " + std::to_string(units) + " of 100 units left: " + known};
+    const std::string count = std::to_string(request.gpus_size());
+    return {StatusCode::RESOURCE_EXHAUSTED,
+            (request.gpus_size() == 1 ? "no GPU has " : "fewer than " + count + " GPUs have ") + std::to_string(units) +
+                " of 100 units left: " + known};
   }
 
   EventLoop* const loop_;

@@ -28,6 +28,7 @@ struct ShareStatus {
   uint64_t guaranteed = 0, budget = 0, limit = 0, overdue = 0;
   uint32_t compute_request = 0, compute_limit = 0;  // millionths
   double compute_used = 0;                          // share of the window
+  uint64_t link = 0;                                // bytes a second over the link to the host; 0: not metered
 };
 
 struct ProcessStatus {
@@ -41,6 +42,7 @@ struct ProcessStatus {
 struct AllocationStatus {
   std::string id, pod, ns, container, hook_state;
   std::string hook_reason;  // why the hook is not attached, or unproven; else empty
+  std::string held;         // opportunistic: the reason why its launches wait; else empty
   std::vector<ShareStatus> gpus;
   std::vector<ProcessStatus> processes;
   std::vector<sluice_gpu_counters> ended;  // sums of the processes that ended, by GPU

@@ -18,6 +18,7 @@ void Put(const AllocationStatus& a, v1::AllocationStatus* to) {
   to->set_container(a.container);
   to->set_hook_state(a.hook_state);
   to->set_hook_reason(a.hook_reason);
+  to->set_held(a.held);
   for (const auto& [key, value] : a.settings) (*to->mutable_settings())[key] = value;
   for (const ShareStatus& s : a.gpus) {
     v1::GpuShare* share = to->add_gpus();
@@ -30,6 +31,7 @@ void Put(const AllocationStatus& a, v1::AllocationStatus* to) {
     share->set_compute_request(s.compute_request / 1e6);
     share->set_compute_limit(s.compute_limit / 1e6);
     share->set_compute_used(s.compute_used);
+    share->set_link_bytes_per_second(s.link);
   }
   for (const ProcessStatus& p : a.processes) {
     v1::Process* process = to->add_processes();

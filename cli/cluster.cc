@@ -102,8 +102,8 @@ void Set(const Options& o) {
     const size_t eq = a.find('=');
     const std::string key = a.substr(0, eq);
     const settings::Key* known = settings::Find(key);
-    if (eq == std::string::npos || known == nullptr || !known->live) {
-      Fail(2, "set: '" + a + "' is not accepted; accepted: key=value with one of " + settings::LiveNames());
+    if (eq == std::string::npos || known == nullptr || !known->settable) {
+      Fail(2, "set: '" + a + "' is not accepted; accepted: key=value with one of " + settings::SettableNames());
     }
     settings::Settings unused;
     const std::string value = a.substr(eq + 1);
@@ -111,6 +111,12 @@ void Set(const Options& o) {
       Fail(2, error);
     const std::string name = o.container.empty() ? SLUICE_DOMAIN "/" + key : key + "." SLUICE_DOMAIN "/" + o.container;
     arguments.push_back(value.empty() ? name + "-" : name + "=" + value);
+    // A fraction and an amount of memory exclude each other.
+    const bool fraction = known->id == settings::Id::kGpuFraction;
+    if (value.empty() || (!fraction && known->id != settings::Id::kGpuMemory)) continue;
+    const std::string other(settings::Of(fraction ? settings::Id::kGpuMemory : settings::Id::kGpuFraction).name);
+    arguments.push_back(
+        (o.container.empty() ? SLUICE_DOMAIN "/" + other : other + "." SLUICE_DOMAIN "/" + o.container) + "-");
   }
   const Kubectl::Answer answer = o.kubectl.Run(std::move(arguments));
   std::fputs(answer.out.c_str(), stdout);
@@ -161,7 +167,7 @@ void AddClusterCommands(CLI::App& app) {
   set->add_option("-n,--namespace", o->space, "the pod's");
   set->add_option("-c,--container", o->container, "this container only");
   set->add_option("POD", o->pod, "the pod")->required();
-  set->add_option("key=value", o->assignments, settings::LiveNames() + "; an empty value removes it")->required();
+  set->add_option("key=value", o->assignments, settings::SettableNames() + "; an empty value removes it")->required();
 }
 
 }  // namespace sluice::cli

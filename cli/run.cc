@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -25,6 +26,7 @@
 #include "common/loader_paths.h"
 #include "common/settings/settings.h"
 #include "sluice/names.h"
+#include "sluice/wire.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
 
@@ -36,7 +38,7 @@ constexpr int kOwnFailure = 125;  // sluice itself failed; the same status as en
 struct Options {
   std::map<std::string, std::string> values;  // by key of the settings table
   std::set<settings::Id> by_variable;         // given by a variable, not by a flag
-  std::string run_dir, gpu = "auto", backend, on_error;
+  std::string run_dir, gpu = "auto", gpus, backend, on_error;
   std::vector<std::string> misplaced;  // words of a program without -- before it
   bool run_dir_given = false;
   bool own_agent = false;
@@ -118,6 +120,23 @@ settings::Settings Check(const Options& o) {
   return s;
 }
 
+// How many GPUs the program gets: --gpus, or the whole GPUs of --fraction.
+uint32_t GpuCount(const Options& o, uint32_t percent) {
+  const uint32_t whole = percent > 100 ? percent / 100 : 1;
+  if (o.gpus.empty()) return whole;
+  uint32_t count = 0;
+  const auto [end, error] = std::from_chars(o.gpus.data(), o.gpus.data() + o.gpus.size(), count);
+  if (error != std::errc() || end != o.gpus.data() + o.gpus.size() || count < 1 || count > SLUICE_MAX_GPUS) {
+    Fail(2, "--gpus: '" + Printable(o.gpus) + "' is not accepted; accepted: a whole number from 1 to " +
+                std::to_string(SLUICE_MAX_GPUS));
+  }
+  if (whole > 1) {
+    Fail(2, "--gpus: '" + o.gpus + "' beside --fraction " + settings::FormatFraction(percent) +
+                " is not accepted; accepted: --fraction up to 1, which is of each GPU");
+  }
+  return count;
+}
+
 // `visible` restricts the GPUs among which the agent chooses.
 v1::CreateAllocationRequest Request(const Options& o, const settings::Settings& s, const std::string& program,
                                     const VisibleDevices& visible, const char* visible_text) {
@@ -126,12 +145,13 @@ v1::CreateAllocationRequest Request(const Options& o, const settings::Settings& 
   request.set_owner(getpid());
   for (const auto& [key, value] : o.values) (*request.mutable_settings())[key] = value;
   const uint32_t percent = s.gpu_memory ? 0 : s.gpu_percent.value_or(100);
-  const uint32_t gpus = percent > 100 ? percent / 100 : 1;
+  const uint32_t gpus = GpuCount(o, percent);
+  const std::string by = o.gpus.empty() ? "--fraction" : "--gpus";
   if (gpus > 1 && o.gpu != "auto" && o.gpu != "sim") {
-    Fail(2, "--gpu: '" + o.gpu + "' beside --fraction " + settings::FormatFraction(percent) +
-                " is not accepted; accepted: auto, sim");
+    Fail(2,
+         "--gpu: '" + o.gpu + "' beside " + by + " " + std::to_string(gpus) + " is not accepted; accepted: auto, sim");
   }
-  const std::vector<std::string> uuids = RequestedGpus(visible, visible_text, o.gpu, gpus);
+  const std::vector<std::string> uuids = RequestedGpus(visible, visible_text, o.gpu, gpus, by);
   for (uint32_t i = 0; i < gpus; ++i) {
     v1::GpuShare* share = request.add_gpus();
     share->set_units(percent > 100 ? 100 : percent);
@@ -259,6 +279,8 @@ void AddRunCommand(CLI::App& app) {
   command->add_option("--backend", o->backend, "how memory is moved: managed");
   command->add_option("--on-error", o->on_error,
                       "where the hook's engine cannot be loaded: run (unhooked, default), stop");
+  command->add_option("--gpus", o->gpus,
+                      "number of GPUs of this node, neighbours first; --fraction or --memory is of each; default: 1");
   command->add_option("--gpu", o->gpu, "auto: the GPU with the most free units; sim: a simulated one; or a UUID");
   AddRunDirOption(*command, &o->run_dir);
   command->add_option("CMD", o->misplaced, "the program and its arguments, after --");

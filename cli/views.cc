@@ -27,6 +27,15 @@ std::string NameOf(const v1::AllocationStatus& a) {
   return a.id();
 }
 
+// Opportunistic containers whose launches wait, a line each.
+std::string HeldLines(const v1::Status& status) {
+  std::string out;
+  for (const v1::AllocationStatus& a : status.allocations()) {
+    if (!a.held().empty()) out += "launches of " + NameOf(a) + " (opportunistic) wait: " + a.held() + "\n";
+  }
+  return out;
+}
+
 // Differences of two answers. A process that ended makes a sum fall: then 0.
 uint64_t Less(uint64_t now, uint64_t before) { return now > before ? now - before : 0; }
 
@@ -68,7 +77,8 @@ std::string StatusText(const v1::Status& status) {
                Bytes(s.resident_bytes() + s.unmanaged_bytes()), Bytes(s.live_bytes() + s.unmanaged_bytes()),
                Bytes(limit), Percent(request), Percent(compute_limit), std::to_string(a.processes_size())});
   }
-  return out + table.Text();
+  const std::string held = HeldLines(status);
+  return out + table.Text() + (held.empty() ? "" : "\n" + held);
 }
 
 std::string TopText(const v1::Status* before, const v1::Status& now) {
@@ -116,6 +126,7 @@ std::string TopText(const v1::Status* before, const v1::Status& now) {
         "a process on a GPU that it was not given: " + (f.pid() == 0 ? "" : "pid " + std::to_string(f.pid()) + ", ") +
         (f.pod().empty() ? "no pod known" : f.namespace_() + "/" + f.pod()) + ", GPU " + f.gpu() + "\n";
   }
+  out += HeldLines(now);
   if (!now.config_error().empty()) out += "configuration refused: " + now.config_error() + "\n";
   Table table({"CONTAINER", "HOOK", ">STALL", ">BUDGET", ">RESIDENT", ">LIVE", ">FETCH", ">EVICT", ">FAULT", ">HITS",
                ">KNOWN", ">GPU", ">FACTOR"});

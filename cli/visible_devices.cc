@@ -61,7 +61,7 @@ VisibleDevices ReadVisibleDevices(const char* value, const std::vector<std::stri
 }
 
 std::vector<std::string> RequestedGpus(const VisibleDevices& visible, const char* value, const std::string& gpu,
-                                       std::size_t count) {
+                                       std::size_t count, const std::string& by) {
   const bool by_uuid = gpu != "auto" && gpu != "sim";
   if (visible.uuids.empty()) return by_uuid ? std::vector<std::string>{gpu} : std::vector<std::string>{};
   const std::string shown = std::string(kVariable) + "='" + Printable(value) + "'";
@@ -71,8 +71,8 @@ std::vector<std::string> RequestedGpus(const VisibleDevices& visible, const char
     return {gpu};
   }
   if (visible.uuids.size() < count) {
-    Fail(kRefused, shown + " beside --fraction " + std::to_string(count) +
-                       " is not accepted; accepted: --fraction up to " + std::to_string(visible.uuids.size()));
+    Fail(kRefused, shown + " beside " + by + " " + std::to_string(count) + " is not accepted; accepted: " + by +
+                       " up to " + std::to_string(visible.uuids.size()));
   }
   // A program with one GPU of a longer list takes the first.
   return {visible.uuids.begin(), visible.uuids.begin() + static_cast<std::ptrdiff_t>(count)};

@@ -18,9 +18,9 @@ struct VisibleDevices {
 VisibleDevices ReadVisibleDevices(const char* value, const std::vector<std::string>& node);
 
 // The GPUs to request so that the program gets those which the user made visible. `gpu` is --gpu, and `count` GPUs are
-// requested. Empty: the agent chooses. A contradiction ends this program with a message.
+// requested by the flag `by`. Empty: the agent chooses. A contradiction ends this program with a message.
 std::vector<std::string> RequestedGpus(const VisibleDevices& visible, const char* value, const std::string& gpu,
-                                       std::size_t count);
+                                       std::size_t count, const std::string& by);
 
 }  // namespace sluice::cli
 

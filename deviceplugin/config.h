@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "common/log/log.h"
 #include "sluice/names.h"
-#include "sluice/reservation.h"
 
 namespace sluice::deviceplugin {
 
@@ -28,10 +27,10 @@ struct Config {
   std::string metrics_address;  // "ADDR:PORT" or ":PORT"; empty: no HTTP
   std::string state_file = SLUICE_HOST_AGENT_RUN_DIR "/plugin.json";
   std::chrono::milliseconds nvml_timeout{5000};
-  uint64_t reserve = 0;         // DRA: bytes of each card that no claim gets, beside the driver's own reserve
-  bool slices_removed = false;  // DRA: the driver deletes the node's ResourceSlice when it ends
-  bool extender = false;        // the scheduler extender places this cluster's pods: honour its reservations
-  std::string reservation_file = SLUICE_HOST_AGENT_RUN_DIR "/" SLUICE_RESERVATION_FILE;
+  uint64_t reserve = 0;          // DRA: bytes of each card that no claim gets, beside the driver's own reserve
+  bool slices_removed = false;   // DRA: the driver deletes the node's ResourceSlice when it ends
+  bool extender = false;         // the scheduler extender places this cluster's pods: honour its reservations
+  std::string reservation_file;  // empty: beside state_file
 
   // Applied while running.
   std::string driver_access = "auto";

@@ -54,6 +54,13 @@ class SnapshotPublisher {
     return std::exchange(*generation, generation_) != generation_;
   }
 
+  // What readers add to the snapshot has changed.
+  void Announce() {
+    MutexLock lock(mutex_);
+    ++generation_;
+    changed_.NotifyAll();
+  }
+
   void Wake() {
     MutexLock lock(mutex_);
     changed_.NotifyAll();

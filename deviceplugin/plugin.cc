@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <filesystem>
 #include <thread>
 
 #include "common/log/log.h"
@@ -19,6 +20,7 @@
 #include "deviceplugin/reconciler.h"
 #include "deviceplugin/reservation_watcher.h"
 #include "deviceplugin/text.h"
+#include "sluice/reservation.h"
 
 namespace sluice::deviceplugin {
 namespace {
@@ -65,11 +67,11 @@ class PluginRunner {
     // are gone.
     while (!reconciler_->WaitForFirstPass(std::chrono::milliseconds(50)) && !StopRequested(0))
       heartbeat_ = Clock::now();
-    std::optional<ReservationWatcher> follower;
-    if (options_.config.extender) {
-      reservations_ = std::make_shared<Reservations>();
-      follower.emplace(options_.config.reservation_file, options_.kubelet_dir, reservations_);
-    }
+    if (options_.config.extender) reservations_ = std::make_shared<Reservations>();
+    grown_ = std::make_shared<GrownShares>(
+        [pods = PodsDir()](const std::string& uid) { return !IsDir(pods) || IsDir(pods + "/" + uid); });
+    const ReservationWatcher follower(ReservationFile(), options_.kubelet_dir, reservations_, grown_,
+                                      [this] { snapshots_->Announce(); });
     while (!stopped_) Step();
     Log(LogLevel::kInfo, "stopping");
     server_.reset();
@@ -79,6 +81,17 @@ class PluginRunner {
   }
 
  private:
+  // Kubelet's folder of pods.
+  std::string PodsDir() const {
+    return options_.config.pods_dir.empty() ? DefaultPodsDir(options_.kubelet_dir) : options_.config.pods_dir;
+  }
+
+  std::string ReservationFile() const {
+    const std::string& file = options_.config.reservation_file;
+    if (!file.empty()) return file;
+    return (std::filesystem::path(options_.config.state_file).parent_path() / SLUICE_RESERVATION_FILE).string();
+  }
+
   // Waits for kubelet's folder and locks it: the folder itself, because kubelet deletes the files in it at its start.
   absl::Status WaitForFolder() {
     bool logged = false;
@@ -139,7 +152,7 @@ class PluginRunner {
     server_.reset();
     if (Identify(own_socket_) || !IsDir(own_socket_)) unlink(own_socket_.c_str());
     auto server = PluginServer::Start(own_socket_, {snapshots_, metrics_, AllocationStore(options_.config.alloc_dir),
-                                                    reservations_, options_.kubelet_dir});
+                                                    reservations_, options_.kubelet_dir, grown_});
     const bool served = server.ok();
     if (served) {
       server_ = *std::move(server);
@@ -213,6 +226,7 @@ class PluginRunner {
   std::shared_ptr<SnapshotPublisher> snapshots_ = std::make_shared<SnapshotPublisher>();
   std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>();
   std::shared_ptr<Reservations> reservations_;
+  std::shared_ptr<GrownShares> grown_;
   Registration registration_;
   std::unique_ptr<PluginServer> server_;
   Fd lock_, inotify_;

@@ -32,6 +32,8 @@ std::string KubeletRoot(const std::string& kubelet_dir) {
 
 }  // namespace
 
+std::string DefaultPodsDir(const std::string& kubelet_dir) { return KubeletRoot(kubelet_dir) + "/pods"; }
+
 std::string HookLibrarySource(const Config& config) {
   if (!config.library_source.empty()) return config.library_source;
   std::error_code error;
@@ -47,7 +49,7 @@ Reconciler::Reconciler(ReconcilerOptions options)
       inventory_({}),
       store_(config_.alloc_dir) {
   const std::string root = KubeletRoot(kubelet_dir_);
-  if (config_.pods_dir.empty()) config_.pods_dir = root + "/pods";
+  if (config_.pods_dir.empty()) config_.pods_dir = DefaultPodsDir(kubelet_dir_);
   if (config_.pod_resources_socket.empty()) config_.pod_resources_socket = root + "/pod-resources/kubelet.sock";
   inventory_.SetRules(RulesFromConfig());
   pass_thread_ = std::thread([this] { RunPasses(); });

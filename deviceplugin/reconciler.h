@@ -96,6 +96,9 @@ class Reconciler {
   std::thread pass_thread_, event_thread_;
 };
 
+// The folder of kubelet's pods, where the configuration names none.
+std::string DefaultPodsDir(const std::string& kubelet_dir);
+
 // The folder that holds shim and engine: the setting, else ../lib beside this program.
 std::string HookLibrarySource(const Config& config);
 

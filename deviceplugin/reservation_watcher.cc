@@ -21,10 +21,13 @@ constexpr int kRewatchMs = 10'000;
 }  // namespace
 
 ReservationWatcher::ReservationWatcher(std::string reservation_file, std::string kubelet_dir,
-                                       std::shared_ptr<Reservations> reservations)
+                                       std::shared_ptr<Reservations> reservations, std::shared_ptr<GrownShares> grown,
+                                       std::function<void()> withheld_changed)
     : file_(std::move(reservation_file)),
       kubelet_dir_(std::move(kubelet_dir)),
       reservations_(std::move(reservations)),
+      grown_(std::move(grown)),
+      withheld_changed_(std::move(withheld_changed)),
       inotify_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
       stop_(eventfd(0, EFD_CLOEXEC)) {
   Watch();
@@ -85,6 +88,8 @@ void ReservationWatcher::ReadReservationFile() {
   for (const auto& [uid, pod] : *pods) {
     if (!pod.placement.empty()) placed += (placed.empty() ? "" : " ") + uid;
   }
+  if (grown_->SetPods(*pods)) withheld_changed_();
+  if (!reservations_) return;
   for (const std::string& problem : reservations_->SetPods(*std::move(pods))) {
     Log(LogLevel::kWarn, "a reservation cannot be honoured", {{"why", problem}});
   }
@@ -92,8 +97,10 @@ void ReservationWatcher::ReadReservationFile() {
 }
 
 void ReservationWatcher::ReadCheckpointFile() {
-  if (auto checkpoint = ReadCheckpoint(kubelet_dir_); checkpoint.ok())
-    reservations_->SetCheckpoint(*std::move(checkpoint));
+  auto checkpoint = ReadCheckpoint(kubelet_dir_);
+  if (!checkpoint.ok()) return;
+  if (grown_->SetCheckpoint(*checkpoint)) withheld_changed_();
+  if (reservations_) reservations_->SetCheckpoint(*std::move(checkpoint));
 }
 
 }  // namespace sluice::deviceplugin

@@ -1,20 +1,24 @@
 // A thread that follows the agent's reservation file and kubelet's checkpoint by inotify, and passes both to
-// Reservations.
+// GrownShares and, with an extender, to Reservations.
 #ifndef SLUICE_DEVICEPLUGIN_RESERVATION_WATCHER_H_
 #define SLUICE_DEVICEPLUGIN_RESERVATION_WATCHER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "deviceplugin/decide/grown_shares.h"
 #include "deviceplugin/decide/reservations.h"
 
 namespace sluice::deviceplugin {
 
 class ReservationWatcher {
  public:
-  // Both files have been read when it returns.
-  ReservationWatcher(std::string reservation_file, std::string kubelet_dir, std::shared_ptr<Reservations> reservations);
+  // `reservations`: nullptr without an extender. `withheld_changed` is called when other devices are withheld. Both
+  // files have been read when it returns.
+  ReservationWatcher(std::string reservation_file, std::string kubelet_dir, std::shared_ptr<Reservations> reservations,
+                     std::shared_ptr<GrownShares> grown, std::function<void()> withheld_changed);
   ~ReservationWatcher();
 
  private:
@@ -25,6 +29,8 @@ class ReservationWatcher {
 
   const std::string file_, kubelet_dir_;
   const std::shared_ptr<Reservations> reservations_;
+  const std::shared_ptr<GrownShares> grown_;
+  const std::function<void()> withheld_changed_;
   int inotify_ = -1, stop_ = -1;
   std::thread thread_;
 };

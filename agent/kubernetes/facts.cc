@@ -1,11 +1,13 @@
 #include "agent/kubernetes/facts.h"
 
 #include <nlohmann/json.hpp>
-#include <set>
 
+#include "agent/kubernetes/resize.h"
 #include "sluice/names.h"
+#include "webhook/decision/marker.h"
 #include "webhook/decision/pod.h"
 #include "webhook/decision/requested_shares.h"
+#include "webhook/decision/resize.h"
 
 namespace sluice::agent {
 namespace {
@@ -41,8 +43,17 @@ PodRecord ReadPodRecord(const Json& pod, bool aliases) {
   webhook::Findings findings(decision, input.off);
   for (const webhook::RequestedShare& requested : webhook::ResolveShares(view, input, findings).containers) {
     out.settings[requested.container->name] = requested.settings;
+    if (std::string problem = webhook::ResizeProblem(requested); !problem.empty()) {
+      out.errors.push_back(std::move(problem));
+    }
   }
   for (const webhook::Finding& finding : decision.denials) out.errors.push_back(finding.text);
+  const webhook::Marker marker = webhook::ReadMarker(view);
+  for (const auto& [container, settings] : out.settings) {
+    if (marker.Has(container)) out.starts[container] = {marker.Bytes(container), marker.IsComputed(container)};
+  }
+  if (view.annotations != nullptr) out.granted_text = webhook::Text(*view.annotations, webhook::kGrantedField);
+  out.granted = ParseGranted(out.granted_text);
   return out;
 }
 
@@ -75,39 +86,25 @@ std::string OfferProblem(const std::string& text) {
   return out;
 }
 
-std::string NodeAnnotation(const std::vector<CardStatus>& cards, const GivenOut& given, const Pods& pods,
+std::string NodeAnnotation(const std::vector<CardStatus>& cards, const std::map<std::string, CardUse>& uses,
                            const PluginCards& plugin) {
-  struct Use {
-    std::set<std::string> units;  // containers of one pod may hold the same
-    std::map<std::string, std::map<std::string, int>> pods;
-  };
-  std::map<std::string, Use> uses;
-  for (const deviceplugin::CheckpointEntry& g : given) {
-    const auto pod = pods.find(g.pod_uid);
-    if (pod == pods.end() || pod->second.facts.ended) continue;
-    for (const std::string& id : g.device_ids) {
-      Use& use = uses[id.substr(0, id.find(SLUICE_DEVICE_ID_SEPARATOR))];
-      use.units.insert(id);
-      ++use.pods[g.pod_uid][g.container];
-    }
-  }
   Json out = Json::array();
   for (const CardStatus& card : cards) {  // ordered by uuid
-    const Use& use = uses[card.uuid];
+    const auto found = uses.find(card.uuid);
+    const CardUse use = found == uses.end() ? CardUse() : found->second;
     const auto state = plugin.find(card.uuid);
     const bool offered = state == plugin.end() || state->second.state == "healthy";
-    const int used = std::min(static_cast<int>(use.units.size()), SLUICE_UNITS_PER_GPU);
     out.push_back({{"uuid", card.uuid},
                    {"model", card.model},
                    {"memory", card.memory},
-                   {"free", offered ? SLUICE_UNITS_PER_GPU - used : 0},
+                   {"free", offered ? use.Free() : 0},
                    {"numa", card.numa},
-                   {"pods", use.pods}});
+                   {"pods", use.holders}});
   }
   return Dump(out);
 }
 
-std::string Reservations(const Pods& pods) {
+std::string Reservations(const Pods& pods, const std::map<std::string, CardUse>& uses) {
   Json list = Json::array();
   for (const auto& [uid, pod] : pods) {
     if (pod.facts.ended || pod.facts.containers.empty()) continue;
@@ -117,6 +114,9 @@ std::string Reservations(const Pods& pods) {
     }
     Json entry = {{"uid", uid}, {"containers", std::move(containers)}};
     if (!pod.facts.placement.empty()) entry["placement"] = pod.facts.placement;
+    for (const auto& [gpu, use] : uses) {
+      if (const auto grown = use.pods.find(uid); grown != use.pods.end()) entry["grown"][gpu] = grown->second;
+    }
     list.push_back(std::move(entry));
   }
   return Dump({{"version", 1}, {"pods", std::move(list)}}) + "\n";

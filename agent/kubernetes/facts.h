@@ -4,9 +4,11 @@
 
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "agent/ledger.h"
 #include "agent/status.h"
 #include "common/settings/settings.h"
 #include "deviceplugin/host/checkpoint.h"
@@ -14,11 +16,25 @@
 
 namespace sluice::agent {
 
+// The answer to a container whose size changed while it ran, in percent of each of its GPUs.
+struct GrantedSize {
+  uint32_t percent = 0, requested = 0;
+};
+
+// A container's share at the pod's admission, by the webhook's marker.
+struct StartSize {
+  std::optional<Bytes> bytes;  // of gpu-memory
+  bool computed = false;       // the webhook chose the units for them
+};
+
 // A pod of this node.
 struct PodRecord {
   scheduler::PodFacts facts;
   std::map<std::string, settings::Settings> settings;  // of the annotations, by container
   std::vector<std::string> errors;                     // a sentence for each annotation that is not accepted
+  std::map<std::string, StartSize> starts;             // by container, of those that the marker names
+  std::map<std::string, GrantedSize> granted;          // by container; of the annotation sluice.dev/granted
+  std::string granted_text;                            // the annotation itself
 };
 
 // By the webhook's own code, so that both read annotations alike. `aliases`: also gpu-memory without prefix.
@@ -42,13 +58,14 @@ PluginCards ReadPluginState(const std::string& text);
 std::string OfferProblem(const std::string& text);
 
 // The value of the node annotation sluice.dev/gpus (proto/sluice/names.h). Units of ended pods are free, as they are
-// for the scheduler, although kubelet's checkpoint still lists them. A GPU that the plugin does not offer has no free
-// units.
-std::string NodeAnnotation(const std::vector<CardStatus>& cards, const GivenOut& given, const Pods& pods,
+// for the scheduler, although kubelet's checkpoint still lists them. Units that a pod was granted beyond its own are
+// not free. A GPU that the plugin does not offer has no free units.
+struct CardUse;  // resize.h
+std::string NodeAnnotation(const std::vector<CardStatus>& cards, const std::map<std::string, CardUse>& uses,
                            const PluginCards& plugin);
 
 // The content of the reservations file (proto/sluice/reservation.h).
-std::string Reservations(const Pods& pods);
+std::string Reservations(const Pods& pods, const std::map<std::string, CardUse>& uses);
 
 // The name of the allocation's folder, from its path.
 std::string AllocationOf(const deviceplugin::CheckpointEntry& given);

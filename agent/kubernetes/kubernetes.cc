@@ -45,6 +45,8 @@ const std::map<std::string, Reason>& Reasons() {
       {"unmanaged VMM", {"SluiceUnmanagedMemory", false}},
       {"reclaim late", {"SluiceReclaimLate", true}},
       {"refused", {"SluiceRefused", true}},
+      {"held", {"SluiceHeld", false}},
+      {"resumed", {"SluiceResumed", false}},
       {"forged identity", {"SluiceForgedIdentity", true}},
   };
   return *reasons;
@@ -205,19 +207,47 @@ void Kubernetes::ReconcileSoon() {
   });
 }
 
+// Plugin and extender learn of growth before the budget grows: they must not give the same units to a new pod.
 void Kubernetes::Reconcile() {
   ReadCheckpoint();
   ReadPlugin();
-  NameAllocations();
   if (listed_) {
-    WriteReservations();
     const std::vector<CardStatus> cards = node_->Status().cards;
+    const SizeGrants before = grants_;
+    if (!cards.empty()) grants_ = GrantSizes(cards, given_, pods_, before);
+    const std::map<std::string, CardUse> uses = UseOfCards(given_, pods_, grants_);
+    WriteReservations(uses);
     // Until the GPUs are known, the annotation of the last agent stays.
-    std::string value = cards.empty() ? annotation_ : NodeAnnotation(cards, given_, pods_, plugin_);
+    std::string value = cards.empty() ? annotation_ : NodeAnnotation(cards, uses, plugin_);
     if (value != annotation_) {
       annotation_ = std::move(value);
       Annotate();
       AnnotateAgain();
+    }
+    TellSizes(before);
+  }
+  NameAllocations();
+}
+
+// Each answer to another size as the pod's annotation, and each new one as an Event.
+void Kubernetes::TellSizes(const SizeGrants& before) {
+  for (const auto& [uid, containers] : grants_) {
+    const auto found = pods_.find(uid);
+    if (found == pods_.end()) continue;
+    const PodRecord& pod = found->second;
+    const std::string text = FormatGranted(containers);
+    if (text != pod.granted_text) outbox_->AnnotatePod(pod.facts.name_space, pod.facts.name, uid, text);
+    for (const auto& [name, grant] : containers) {
+      GrantedSize told{grant.units, grant.units};
+      if (const auto old = pod.granted.find(name); old != pod.granted.end()) told = old->second;
+      const auto known = before.find(uid);
+      if (known != before.end() && known->second.contains(name)) {
+        told = {known->second.at(name).percent, known->second.at(name).requested};
+      }
+      if (told.percent == grant.percent && told.requested == grant.requested) continue;
+      const ResizeText answer = DescribeGrant(name, grant);
+      outbox_->WriteEvent(SubjectOf(pod, name),
+                          {answer.waits, answer.waits ? "SluiceResizeWaits" : "SluiceResized", answer.message});
     }
   }
 }
@@ -278,28 +308,36 @@ void Kubernetes::NameAllocations() {
     const auto pod = pods_.find(holder.pod_uid);
     if (pod == pods_.end() || !node_->HasAllocation(id)) continue;
     const scheduler::PodFacts& facts = pod->second.facts;
-    if (!pod->second.errors.empty()) {
+    PodInfo info{facts.name_space, facts.name, holder.container, {}};
+    if (pod->second.errors.empty()) {
+      const auto settings = pod->second.settings.find(holder.container);
+      if (settings != pod->second.settings.end()) info.settings = settings->second;
+    } else {
       // A wrong annotation changes nothing. The webhook denies it while it is up.
+      if (const auto known = named_.find(id); known != named_.end()) info.settings = known->second.settings;
       std::string& reported = refused_[holder.pod_uid];
       if (reported != pod->second.errors.front()) {
         reported = pod->second.errors.front();
         outbox_->WriteEvent(SubjectOf(pod->second, ""),
                             {true, "SluiceSettingRefused", reported + "; the settings before stay in force"});
       }
-      continue;
     }
-    const auto settings = pod->second.settings.find(holder.container);
-    node_->SetPod(id, {facts.name_space, facts.name, holder.container,
-                       settings == pod->second.settings.end() ? settings::Settings{} : settings->second});
+    if (const auto grants = grants_.find(holder.pod_uid); grants != grants_.end()) {
+      const auto grant = grants->second.find(holder.container);
+      if (grant != grants->second.end()) info.percent = grant->second.percent;
+    }
+    node_->SetPod(id, info);
+    named_[id] = std::move(info);
   }
+  std::erase_if(named_, [this](const auto& entry) { return !holders_.contains(entry.first); });
   node_->Settle();
   std::vector<std::pair<std::string, EventText>> waiting;
   waiting.swap(unnamed_);
   for (auto& [allocation, text] : waiting) WriteEvent(allocation, text);
 }
 
-void Kubernetes::WriteReservations() {
-  std::string text = Reservations(pods_);
+void Kubernetes::WriteReservations(const std::map<std::string, CardUse>& uses) {
+  std::string text = Reservations(pods_, uses);
   if (text == reservations_) return;
   const std::string path = run_dir_ + "/" SLUICE_RESERVATION_FILE, temporary = path + ".tmp";
   std::ofstream out(temporary, std::ios::trunc);

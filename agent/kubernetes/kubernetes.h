@@ -15,6 +15,7 @@
 #include "agent/event_loop.h"
 #include "agent/kubernetes/facts.h"
 #include "agent/kubernetes/outbox.h"
+#include "agent/kubernetes/resize.h"
 #include "agent/node.h"
 #include "kube/watcher.h"
 
@@ -51,8 +52,9 @@ class Kubernetes {
   void Reconcile();
   void ReadCheckpoint();
   void ReadPlugin();
+  void TellSizes(const SizeGrants& before);
   void NameAllocations();
-  void WriteReservations();
+  void WriteReservations(const std::map<std::string, CardUse>& uses);
   void Annotate();
   void AnnotateAgain();
   void WriteEvent(const std::string& allocation, const EventText& text);
@@ -71,7 +73,9 @@ class Kubernetes {
   std::map<std::string, Attestation::PodName> others_;  // the node's other pods, by uid
   bool listed_ = false;                                 // the first list of pods has arrived
   GivenOut given_;
+  SizeGrants grants_;
   std::map<std::string, Holder> holders_;  // by allocation
+  std::map<std::string, PodInfo> named_;   // as the node has it, by allocation
   PluginCards plugin_;
   std::string offer_problem_;
   std::string checkpoint_stamp_, plugin_stamp_, reservations_, annotation_;

@@ -15,6 +15,8 @@ using std::chrono::seconds;
 
 constexpr seconds kEventInterval{5};  // between two writes of one series
 constexpr seconds kReaffirm{60};      // the annotation is written again: it may have been removed
+constexpr seconds kAnswerAgain{60};   // a pod's annotation that was refused, or that does not appear
+constexpr size_t kMaxAnswers = 1000;  // written ones go first
 constexpr size_t kMaxSeries = 500;    // written series go first: most of their objects are gone
 constexpr int kMaxEventAttempts = 5;
 constexpr size_t kMaxMessageBytes = 1000;  // of an Event; the API server's bound is 1024
@@ -62,6 +64,19 @@ void Outbox::Annotate(std::string value) {
   wake_.NotifyAll();
 }
 
+void Outbox::AnnotatePod(const std::string& ns, const std::string& name, const std::string& uid, std::string value) {
+  {
+    const MutexLock lock(mutex_);
+    Answer& answer = answers_[uid];
+    if (answer.value == value && (answer.due || Clock::now() < answer.next)) return;
+    answer = {ns, name, std::move(value)};
+    for (auto it = answers_.begin(); answers_.size() > kMaxAnswers && it != answers_.end();) {
+      it = it->second.due ? std::next(it) : answers_.erase(it);
+    }
+  }
+  wake_.NotifyAll();
+}
+
 void Outbox::WriteEvent(const Subject& subject, const EventText& text) {
   {
     const MutexLock lock(mutex_);
@@ -91,6 +106,9 @@ Outbox::Clock::time_point Outbox::NextDue() const {
   Clock::time_point due = annotated_ ? annotated_at_ + kReaffirm : Clock::time_point::max();
   if (!annotation_.empty() && annotated_ != annotation_) due = Clock::time_point{};
   if (!deletions_.empty()) due = Clock::time_point{};
+  for (const auto& [uid, answer] : answers_) {
+    if (answer.due) due = std::min(due, answer.next);
+  }
   for (const auto& [key, series] : events_) {
     if (series.count > series.written && series.failed < kMaxEventAttempts) due = std::min(due, series.next);
   }
@@ -110,7 +128,7 @@ void Outbox::Run() {
       continue;
     }
     // Deletions first: a container without limits does more harm than a late value.
-    if (!WriteNextDeletion() && !WriteAnnotation()) WriteNextEvent();
+    if (!WriteNextDeletion() && !WriteAnnotation() && !WriteNextAnswer()) WriteNextEvent();
   }
 }
 
@@ -167,6 +185,42 @@ bool Outbox::WriteAnnotation() {
   } else {
     Failed("the node's annotation " SLUICE_NODE_ANNOTATION_GPUS " cannot be written", status);
   }
+  return true;
+}
+
+bool Outbox::WriteNextAnswer() {
+  const Clock::time_point now = Clock::now();
+  auto it = answers_.begin();
+  while (it != answers_.end() && (!it->second.due || it->second.next > now)) ++it;
+  if (it == answers_.end()) return false;
+  const std::string uid = it->first;
+  const Answer answer = it->second;
+  absl::Status status;
+  {
+    const MutexUnlock unlocked(mutex_);
+    // pods/status: the agent has no right to other parts of a pod. The uid keeps a new pod of the same name as it is.
+    status =
+        client_
+            .Patch(
+                "/api/v1/namespaces/" + answer.ns + "/pods/" + answer.name + "/status",
+                {{"metadata", {{"uid", uid}, {"annotations", {{SLUICE_DOMAIN "/" SLUICE_KEY_GRANTED, answer.value}}}}}},
+                kube::PatchType::kMerge, "sluice-agent")
+            .status();
+  }
+  it = answers_.find(uid);
+  if (absl::IsUnavailable(status)) {
+    Failed("pod " + answer.ns + "/" + answer.name + " cannot be annotated", status);
+    return true;
+  }
+  // A refusal concerns this pod alone and must not delay other writes.
+  const bool gone = absl::IsNotFound(status) || absl::IsAborted(status);
+  if (it != answers_.end() && it->second.value == answer.value) {
+    it->second.due = !status.ok() && !gone;
+    it->second.next = Clock::now() + kAnswerAgain;
+  }
+  Report(status.ok() || gone
+             ? ""
+             : "pod " + answer.ns + "/" + answer.name + " cannot be annotated: " + std::string(status.message()));
   return true;
 }
 

@@ -1,6 +1,6 @@
-// Writes to the API server on a thread of its own: the node's annotation, Events, deletions of pods. Only that thread
-// waits for the API server. A failed write is tried again: the annotation and deletions for ever, an Event a few times.
-// Thread-safe.
+// Writes to the API server on a thread of its own: annotations of the node and of pods, Events, deletions of pods. Only
+// that thread waits for the API server. A failed write is tried again: annotations and deletions for ever, an Event a
+// few times. Thread-safe.
 #ifndef SLUICE_AGENT_KUBERNETES_OUTBOX_H_
 #define SLUICE_AGENT_KUBERNETES_OUTBOX_H_
 
@@ -39,6 +39,9 @@ class Outbox {
   Outbox& operator=(const Outbox&) = delete;
 
   void Annotate(std::string value) SLUICE_EXCLUDES(mutex_);
+  // The annotation sluice.dev/granted of a pod. An equal value is written again after a minute at the earliest.
+  void AnnotatePod(const std::string& ns, const std::string& name, const std::string& uid, std::string value)
+      SLUICE_EXCLUDES(mutex_);
   // Equal reasons on one object become one Event with a count, written at most every five seconds.
   void WriteEvent(const Subject& subject, const EventText& text) SLUICE_EXCLUDES(mutex_);
   void DeletePod(const std::string& ns, const std::string& name, const std::string& uid) SLUICE_EXCLUDES(mutex_);
@@ -54,11 +57,17 @@ class Outbox {
   struct Deletion {
     std::string ns, name, uid;
   };
+  struct Answer {
+    std::string ns, name, value;
+    bool due = true;
+    Clock::time_point next{};  // not earlier
+  };
 
   void Run() SLUICE_EXCLUDES(mutex_);
   // Each writes one item if one is due, without the lock meanwhile. False: nothing was due.
   bool WriteNextDeletion() SLUICE_REQUIRES(mutex_);
   bool WriteAnnotation() SLUICE_REQUIRES(mutex_);
+  bool WriteNextAnswer() SLUICE_REQUIRES(mutex_);
   bool WriteNextEvent() SLUICE_REQUIRES(mutex_);
   absl::Status PutEvent(const Subject& subject, const Series& series, std::string* name);
   void Succeeded() SLUICE_REQUIRES(mutex_) { Report(""); }
@@ -79,6 +88,7 @@ class Outbox {
   Clock::time_point annotated_at_ SLUICE_GUARDED_BY(mutex_){}, not_before_ SLUICE_GUARDED_BY(mutex_){};
   std::map<std::pair<Subject, std::string>, Series> events_ SLUICE_GUARDED_BY(mutex_);  // by object and reason
   std::deque<Deletion> deletions_ SLUICE_GUARDED_BY(mutex_);
+  std::map<std::string, Answer> answers_ SLUICE_GUARDED_BY(mutex_);  // by the pod's uid
   std::string reported_ SLUICE_GUARDED_BY(mutex_);
   std::thread thread_;  // last: it uses the members above
 };

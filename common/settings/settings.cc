@@ -8,24 +8,13 @@
 namespace sluice::settings {
 namespace {
 
-constexpr bool IsLive(Change change) { return change == Change::kLive; }
 constexpr bool IsSettable(Change change) { return change != Change::kFixed; }
 
 const auto& Rows() {
   static const auto& rows = *new std::array{
   // never destroyed: the hook's threads outlive exit
 #define SLUICE_SETTING(id, field, key, variable, flag, kind, change, frame, fallback, meaning, good, bad) \
-  Key{Id::id,                                                                                             \
-      key,                                                                                                \
-      variable,                                                                                           \
-      flag,                                                                                               \
-      kinds::kind().accepted,                                                                             \
-      meaning,                                                                                            \
-      fallback,                                                                                           \
-      good,                                                                                               \
-      bad,                                                                                                \
-      IsLive(Change::k##change),                                                                          \
-      IsSettable(Change::k##change)},
+  Key{Id::id, key, variable, flag, kinds::kind().accepted, meaning, fallback, good, bad, IsSettable(Change::k##change)},
 #include "settings.def"
   };
   return rows;
@@ -87,9 +76,6 @@ const Key& Of(Id id) { return Rows()[static_cast<size_t>(id)]; }
 std::string Names() {
   return Join([](const Key&) { return true; });
 }
-std::string LiveNames() {
-  return Join([](const Key& k) { return k.live; });
-}
 std::string SettableNames() {
   return Join([](const Key& k) { return k.settable; });
 }
@@ -117,6 +103,11 @@ std::vector<std::string> Conflicts(const Settings& s, std::string_view prefix) {
     out.push_back(name(Id::kComputeLimit) + ": '" + FormatShare(*s.compute_limit) +
                   "' is not accepted; accepted: at least " SLUICE_KEY_COMPUTE_REQUEST ", " +
                   FormatShare(*s.compute_request));
+  }
+  if (s.priority == Priority::kOpportunistic && s.compute_request) {
+    out.push_back(name(Id::kComputeRequest) + ": '" + FormatShare(*s.compute_request) + "' beside " +
+                  name(Id::kPriority) + " 'opportunistic' is not accepted; accepted: no such value, as nothing is " +
+                  "guaranteed to an opportunistic container");
   }
   return out;
 }

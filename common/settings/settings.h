@@ -20,6 +20,10 @@ namespace sluice::settings {
 
 // The values of the enums are those of sluice/wire.h.
 enum class Visible : uint8_t { kBudget = SLUICE_VISIBLE_BUDGET, kLimit = SLUICE_VISIBLE_LIMIT };
+enum class Priority : uint8_t {
+  kGuaranteed = SLUICE_PRIORITY_GUARANTEED,
+  kOpportunistic = SLUICE_PRIORITY_OPPORTUNISTIC
+};
 enum class Prefetch : uint8_t {
   kOff = SLUICE_PREFETCH_OFF,
   kLaunch = SLUICE_PREFETCH_LAUNCH,
@@ -48,6 +52,7 @@ const ValueKind<uint64_t>& Memory();    // bytes, at least 1 MiB
 const ValueKind<uint32_t>& Share();     // millionths, 1..1000000
 const ValueKind<uint32_t>& Percent();   // 1..100
 const ValueKind<settings::Visible>& VisibleMemory();
+const ValueKind<settings::Priority>& Priority();
 const ValueKind<settings::Prefetch>& PrefetchMode();
 const ValueKind<settings::LogLevel>& Level();
 const ValueKind<bool>& Boolean();
@@ -70,16 +75,14 @@ struct Key {
   std::string_view meaning;
   std::string_view default_text;
   std::string_view good, bad;
-  bool live;      // may change on a running pod
-  bool settable;  // `sluice set` and the agent's list `clients` may change it: live, or a size
+  bool settable;  // may change while a container runs: by the pod's annotations, `sluice set`, the agent's `clients`
 };
 
 std::span<const Key> Table();
 const Key* Find(std::string_view name);  // nullptr: unknown
 const Key& Of(Id id);
 std::string Names();          // "gpu-fraction, gpu-memory, ...", for messages about unknown keys
-std::string LiveNames();      // of those that are live
-std::string SettableNames();  // of those that are settable
+std::string SettableNames();  // of those that may change while a container runs
 
 // The values that were given. An empty field: the default of its row holds.
 struct Settings {

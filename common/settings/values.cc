@@ -131,6 +131,8 @@ struct Word {
   std::string_view text;
 };
 constexpr std::array<Word<Visible>, 2> kVisible = {{{Visible::kBudget, "budget"}, {Visible::kLimit, "limit"}}};
+constexpr std::array<Word<Priority>, 2> kPriorities = {
+    {{Priority::kGuaranteed, "guaranteed"}, {Priority::kOpportunistic, "opportunistic"}}};
 constexpr std::array<Word<Prefetch>, 3> kPrefetch = {
     {{Prefetch::kOff, "off"}, {Prefetch::kLaunch, "launch"}, {Prefetch::kPredict, "predict"}}};
 constexpr std::array<Word<LogLevel>, 4> kLevels = {
@@ -184,6 +186,7 @@ const ValueKind<uint32_t>& Share() {
 }
 const ValueKind<uint32_t>& Percent() { return Whole<1, 100>(); }
 const ValueKind<settings::Visible>& VisibleMemory() { return OneOf<kVisible>(); }
+const ValueKind<settings::Priority>& Priority() { return OneOf<kPriorities>(); }
 const ValueKind<settings::Prefetch>& PrefetchMode() { return OneOf<kPrefetch>(); }
 const ValueKind<settings::LogLevel>& Level() { return OneOf<kLevels>(); }
 const ValueKind<bool>& Boolean() { return OneOf<kBooleans>(); }

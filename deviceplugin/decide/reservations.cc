@@ -43,6 +43,13 @@ absl::StatusOr<BoundPod> ParsePod(const Json& json) {
     if (!placement.ok()) return Unreadable(StrCat(placement.status().message()));
     pod.placement = *std::move(placement);
   }
+  if (const auto grown = json.find("grown"); grown != json.end() && grown->is_object()) {
+    for (const auto& [card, units] : grown->items()) {
+      if (!units.is_number_integer()) return Unreadable("a card's 'grown' is no whole number");
+      const auto value = std::clamp<int64_t>(units.get<int64_t>(), -SLUICE_UNITS_PER_GPU, SLUICE_UNITS_PER_GPU);
+      pod.grown[card] = static_cast<int>(value);
+    }
+  }
   return pod;
 }
 
@@ -66,6 +73,14 @@ std::map<std::string, int> CountByCard(const std::set<std::string>& ids) {
 }
 
 }  // namespace
+
+std::vector<std::string> Without(std::span<const std::string> ids, const std::set<std::string>& withheld) {
+  std::vector<std::string> out;
+  out.reserve(ids.size());
+  std::copy_if(ids.begin(), ids.end(), std::back_inserter(out),
+               [&](const std::string& id) { return !withheld.contains(id); });
+  return out;
+}
 
 absl::StatusOr<std::map<std::string, BoundPod>> ParseReservations(std::string_view text) {
   const Json json = Json::parse(text, nullptr, false);
@@ -126,14 +141,17 @@ void Reservations::ApplyCheckpoint() {
   }
 }
 
-UnitChoice Reservations::Prefer(const UnitRequest& request, const std::map<std::string, int>& numa) {
+UnitChoice Reservations::Prefer(const UnitRequest& asked, const std::map<std::string, int>& numa,
+                                const std::function<std::set<std::string>()>& withheld) {
   const auto end = Clock::now() + max_wait_;
   MutexLock lock(mutex_);
   UnitChoice choice;
   absl::Status status;
-  if (request.must_include.empty()) {
-    while (!tracker_.HasUnused(request.size) && Clock::now() < end) changed_.WaitUntil(mutex_, end);
+  if (asked.must_include.empty()) {
+    while (!tracker_.HasUnused(asked.size) && Clock::now() < end) changed_.WaitUntil(mutex_, end);
   }
+  const std::vector<std::string> free = Without(asked.available, withheld ? withheld() : std::set<std::string>());
+  const UnitRequest request{free, asked.must_include, asked.size};
   std::set<std::string> all(request.available.begin(), request.available.end());
   all.insert(request.must_include.begin(), request.must_include.end());
   const auto must = CountByCard({request.must_include.begin(), request.must_include.end()});

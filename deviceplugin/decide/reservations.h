@@ -25,10 +25,14 @@ namespace sluice::deviceplugin {
 struct BoundPod {
   std::vector<scheduler::ContainerUnits> containers;  // containers with units, in kubelet's order
   scheduler::ContainerCards placement;                // empty: not placed by the extender
+  std::map<std::string, int> grown;                   // by card: units granted beyond its own
 };
 
 // By pod uid. DATA_LOSS: another version, or not the format of sluice/reservation.h.
 absl::StatusOr<std::map<std::string, BoundPod>> ParseReservations(std::string_view json);
+
+// The ids that are not withheld.
+std::vector<std::string> Without(std::span<const std::string> ids, const std::set<std::string>& withheld);
 
 // Thread-safe.
 class Reservations {
@@ -46,7 +50,9 @@ class Reservations {
   // For GetPreferredAllocation, like ChooseUnits: units of the card that is reserved for a request of this size, or of
   // a card where they break no reservation. If there is no such card, the result does not fit and CheckAllocation
   // refuses it.
-  UnitChoice Prefer(const UnitRequest& request, const std::map<std::string, int>& numa);
+  // `withheld`: devices that must not be given out, asked for once the reservation has arrived; may be empty.
+  UnitChoice Prefer(const UnitRequest& request, const std::map<std::string, int>& numa,
+                    const std::function<std::set<std::string>()>& withheld = {});
 
   // For Allocate. Accepts the units that Prefer returned, or refuses them with the reason that Prefer found. Other
   // units, which kubelet took without asking (the rest of a NUMA node, an init container's), are accepted if they break

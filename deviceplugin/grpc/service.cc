@@ -36,13 +36,16 @@ std::vector<std::string> ToVector(const Repeated& ids) {
   return {ids.begin(), ids.end()};
 }
 
-void FillDevices(const Inventory& inventory, v1beta1::ListAndWatchResponse* out) {
+// Withheld devices are unhealthy ones: kubelet gives them to no pod, and the scheduler counts without them.
+void FillDevices(const Inventory& inventory, const std::set<std::string>& withheld,
+                 v1beta1::ListAndWatchResponse* out) {
   for (const Card& card : inventory.cards) {
     if (card.state == CardState::kNotOffered) continue;
     for (int unit = 0; unit < SLUICE_UNITS_PER_GPU; ++unit) {
       auto* device = out->add_devices();
       device->set_id(FormatDeviceId(card.uuid, unit));
-      device->set_health(card.state == CardState::kHealthy ? "Healthy" : "Unhealthy");
+      const bool given = card.state == CardState::kHealthy && !withheld.contains(device->id());
+      device->set_health(given ? "Healthy" : "Unhealthy");
       if (card.numa >= 0) device->mutable_topology()->add_nodes()->set_id(card.numa);
     }
   }
@@ -75,7 +78,7 @@ class Service final : public v1beta1::DevicePlugin::Service {
       const bool newer = options_.snapshots->WaitForNewer(&generation, std::chrono::milliseconds(500), stopping_);
       if (!newer) continue;
       v1beta1::ListAndWatchResponse response;
-      FillDevices(options_.snapshots->Latest()->inventory, &response);
+      FillDevices(options_.snapshots->Latest()->inventory, options_.grown->Withheld(), &response);
       std::string bytes = response.SerializeAsString();
       if (!first && bytes == last) continue;
       if (!writer->Write(response)) break;
@@ -97,8 +100,10 @@ class Service final : public v1beta1::DevicePlugin::Service {
       const auto available = ToVector(container.available_deviceids());
       const auto must = ToVector(container.must_include_deviceids());
       const UnitRequest wanted{available, must, container.allocation_size()};
-      const UnitChoice choice =
-          options_.reservations ? options_.reservations->Prefer(wanted, numa) : ChooseUnits(wanted, numa);
+      const auto withheld = [this] { return options_.grown->Withheld(); };
+      const UnitChoice choice = options_.reservations
+                                    ? options_.reservations->Prefer(wanted, numa, withheld)
+                                    : ChooseUnits({Without(available, withheld()), must, wanted.size}, numa);
       auto* answer = out->add_container_responses();
       for (const std::string& id : choice.ids) answer->add_deviceids(id);
     }
@@ -169,6 +174,7 @@ class Service final : public v1beta1::DevicePlugin::Service {
     const auto snapshot = options_.snapshots->Latest();
     auto grant = DecideGrant(ids, snapshot->inventory);
     if (!grant.ok()) return grant.status();
+    if (absl::Status s = options_.grown->CheckAllocation(grant->ids); !s.ok()) return s;
     if (options_.reservations) {
       const auto read = [this] { return ReadCheckpoint(options_.kubelet_dir); };
       if (auto s = options_.reservations->CheckAllocation(grant->ids, read); !s.ok()) return s;

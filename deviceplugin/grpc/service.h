@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "deviceplugin/decide/grown_shares.h"
 #include "deviceplugin/decide/reservations.h"
 #include "deviceplugin/host/allocation_store.h"
 #include "deviceplugin/metrics.h"
@@ -20,6 +21,7 @@ struct ServiceOptions {
   AllocationStore store;
   std::shared_ptr<Reservations> reservations;  // nullptr: no extender is configured
   std::string kubelet_dir;                     // holds the checkpoint
+  std::shared_ptr<GrownShares> grown;
 };
 
 class PluginServer {

@@ -69,7 +69,7 @@ TimeSlices::Launch TimeSlices::Enter(uint64_t id) {
     launch.is_sample = true;
     return launch;
   }
-  ++waiting_;
+  if (waiting_++ == 0) waiting_since_ = clock_->Now();
   for (;;) {
     if ((mode_.load(std::memory_order_relaxed) & kDemanded) == 0) break;
     const uint64_t now = clock_->Now();
@@ -301,7 +301,7 @@ void TimeSlices::NoteGranted(uint64_t id, uint64_t quantum_ns, uint64_t lease_ns
   grant_ = std::make_shared<Account>();
   grant_->id = id;
   grant_->quantum = quantum_ns;
-  grant_->since = now;
+  grant_->since = waiting_since_ = now;
   grant_->until = now + lease_ns;
   changed_.NotifyAll();
 }
@@ -349,6 +349,11 @@ void TimeSlices::BeginSampling(uint64_t launches) {
 bool TimeSlices::holding() {
   MutexLock lock(mutex_);
   return grant_ != nullptr;
+}
+
+uint64_t TimeSlices::WaitedNs() {
+  MutexLock lock(mutex_);
+  return waiting_ > 0 && !grant_ ? clock_->Now() - waiting_since_ : 0;
 }
 
 TimeSlices::Used TimeSlices::used() {

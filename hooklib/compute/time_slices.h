@@ -81,6 +81,8 @@ class TimeSlices {
   // A new round of samples; `launches`: made on this device so far.
   void BeginSampling(uint64_t launches);
   bool holding();
+  // How long launches have waited for the token that they wait for now; 0: none waits.
+  uint64_t WaitedNs();
 
   struct Used {
     uint64_t ns = 0, estimated_ns = 0;  // all; and the part of it that no token covered
@@ -132,6 +134,7 @@ class TimeSlices {
   uint64_t collected_at_ SLUICE_GUARDED_BY(mutex_) = 0;
   uint32_t admitted_ SLUICE_GUARDED_BY(mutex_) = 0;
   uint32_t waiting_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t waiting_since_ SLUICE_GUARDED_BY(mutex_) = 0;  // the first of these, or the last grant
   uint64_t burst_ns_ SLUICE_GUARDED_BY(mutex_) = 0;
   uint64_t last_burst_ns_ SLUICE_GUARDED_BY(mutex_) = 0;
   uint64_t measured_ns_ SLUICE_GUARDED_BY(mutex_) = 0;

@@ -34,6 +34,7 @@ class Residency : private ResidencyState {
   void set_capacity(uint64_t bytes);
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
   void set_can_discard(bool can) { can_discard_ = can; }
+  bool can_discard() const { return can_discard_; }
   // Chunks in host memory keep their contents when they are freed: a discard would save nothing where PopulateDiscarded
   // is called for each allocation.
   void set_discards_on_host(bool may) { discards_on_host_ = may; }
@@ -179,8 +180,8 @@ class Residency : private ResidencyState {
   const Plan& Shrink(StreamId queue, uint64_t bytes);
   // Fetches up to `bytes` of the chunks used since launch number `since`, within the capacity.
   const Plan& RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_t since);
-  // Live bytes that would have to be evicted for work that touches this now.
-  uint64_t BytesToEvict(std::span<const Extent> set);
+  // Of work that touches this now: bytes of chunks that are not resident; live bytes that would have to be evicted.
+  uint64_t MissingBytes(std::span<const Extent> set), BytesToEvict(std::span<const Extent> set);
   // Bytes of live chunks that launches since this one have touched.
   uint64_t TouchedSince(uint64_t launch);
   // Bytes of evictions in flight: asks the GPU; and as it last answered.

@@ -17,14 +17,17 @@
 #define SLUICE_DOMAIN "sluice.dev"
 /* Keys that sluice writes and users never do.
  * injected: the webhook's marker, JSON {"version":"0.1.0","containers":{"<name>":{"percent":50,...}},"reason":"..."}.
- * placement: the extender's bind, JSON {"<container>":["<GPU uuid>",...]}. */
+ * placement: the extender's bind, JSON {"<container>":["<GPU uuid>",...]}.
+ * granted: the agent's answer to another size for a running pod, JSON {"<container>":{"percent":70,"requested":90}}:
+ *   percents of each of the container's GPUs; with gpu-memory also "memory", the bytes that it gets. */
 #define SLUICE_KEY_INJECTED "injected"
 #define SLUICE_KEY_PLACEMENT "placement"
+#define SLUICE_KEY_GRANTED "granted"
 /* Node annotation "sluice.dev/gpus", written by the agent. JSON array, one object for each GPU, ordered by uuid:
  * {"uuid":"GPU-...","model":"NVIDIA H200","memory":150754820096,"free":70,"numa":0}
  * memory in bytes, free in units 0..100, numa the NUMA node or -1. Readers ignore unknown members. Optional
  * "pods":{"<pod uid>":{"<container>":units}}: the holders of the GPU's units, so that the extender's account is exact.
- */
+ * Units that running pods were granted beyond their own (key granted) are not free. */
 #define SLUICE_NODE_ANNOTATION_GPUS "sluice.dev/gpus"
 
 /* Variables in the container, beside those of the settings. */

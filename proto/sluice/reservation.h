@@ -9,7 +9,8 @@
  *   {"version":1,
  *    "pods":[{"uid":"8c2e...",
  *             "containers":[{"name":"load","kind":"init","units":30},{"name":"c","kind":"regular","units":50}],
- *             "placement":{"load":["GPU-..."],"c":["GPU-..."]}}]}
+ *             "placement":{"load":["GPU-..."],"c":["GPU-..."]},
+ *             "grown":{"GPU-...":20}}]}
  *
  * pods: every pod that is bound to this node, requests units of SLUICE_RESOURCE and has not ended (its object exists,
  *   its phase is neither Succeeded nor Failed). Whether kubelet has admitted it, and whether it is terminating, does
@@ -20,6 +21,10 @@
  *   units: the limit of SLUICE_RESOURCE.
  * placement: the value of the pod's annotation "sluice.dev/placement", as an object. Absent if the pod has no such
  *   annotation, or its value is not an object of arrays of strings: the extender did not place such a pod.
+ *
+ * grown: absent, or by GPU the units that the running pod was granted beyond those that kubelet gave it (its
+ * annotations gpu-fraction or gpu-memory changed); negative if it has fewer. The plugin gives out the sum of a GPU to
+ * no pod. It holds while the pod lives, also while the agent is down.
  *
  * Unknown members are ignored. A file of another version, or without this JSON, changes nothing. */
 #ifndef SLUICE_RESERVATION_H_

@@ -20,7 +20,7 @@
  * Minor versions: each end writes its own minor into every frame, and sends no frame type that the other's minor lacks.
  * A receiver takes members that an older sender does not know as 0.
  *   1: leases (sluice_lease, the end of sluice_budget), MEMORY_REQUEST, MEMORY, PROCESSES_REQUEST, PROCESSES,
- *      SLUICE_HELLO_OBSERVER. */
+ *      SLUICE_HELLO_OBSERVER; priority and link_bytes_per_s of sluice_budget. */
 #ifndef SLUICE_WIRE_H_
 #define SLUICE_WIRE_H_
 
@@ -90,6 +90,7 @@ struct sluice_refuse {
 
 enum sluice_prefetch { SLUICE_PREFETCH_OFF = 0, SLUICE_PREFETCH_LAUNCH = 1, SLUICE_PREFETCH_PREDICT = 2 };
 enum sluice_log_level { SLUICE_LOG_ERROR = 0, SLUICE_LOG_WARN = 1, SLUICE_LOG_INFO = 2, SLUICE_LOG_DEBUG = 3 };
+enum sluice_priority { SLUICE_PRIORITY_GUARANTEED = 0, SLUICE_PRIORITY_OPPORTUNISTIC = 1 };
 enum sluice_visible { SLUICE_VISIBLE_BUDGET = 0, SLUICE_VISIBLE_LIMIT = 1 };
 
 /* All settings that may change while a process runs. Shares in millionths. common/settings fills the members that carry
@@ -110,9 +111,11 @@ struct sluice_budget {
   uint8_t tokens;            /* 1: launches need a token now */
   uint8_t leased;            /* 1: the process may allocate by its lease only; 0: each process up to limit_bytes */
   uint8_t lease_slot;        /* the lease's index in the page */
-  uint8_t reserved;
-  uint32_t processes;     /* attached ones of the container on this GPU, this one included */
-  uint64_t granted_bytes; /* as in sluice_memory */
+  uint8_t priority;          /* enum sluice_priority */
+  uint32_t processes;        /* attached ones of the container on this GPU, this one included */
+  uint64_t granted_bytes;    /* as in sluice_memory */
+  /* Fetches and evictions of this process over the link to the host, bytes a second; 0: as many as the link takes. */
+  uint64_t link_bytes_per_s;
 };
 
 /* The lease of one process on one GPU: the bytes of the container's memory-limit that it may allocate without asking.
@@ -230,7 +233,7 @@ struct sluice_page {
 #define SLUICE_PAGE_BYTES 8192
 
 static_assert(sizeof(struct sluice_header) == 16, "layout");
-static_assert(sizeof(struct sluice_budget) == 120, "layout");
+static_assert(sizeof(struct sluice_budget) == 128, "layout");
 static_assert(sizeof(struct sluice_token) == 96, "layout");
 static_assert(sizeof(struct sluice_processes) == 240, "layout");
 static_assert(sizeof(struct sluice_frame) == SLUICE_FRAME_BYTES, "layout");

@@ -34,7 +34,8 @@ void Simulator::WaitUntilDone(Lock& lock, const char* what, bool (*done)(const v
     }
     if (done(argument)) return;
     const auto now = Clock::now();
-    if (!callbacks_.empty() &&
+    // A request that the application's function makes itself ends before the function does.
+    if (!callbacks_.empty() && !ThisThread().in_callback &&
         (callback_since == Clock::time_point{} || now - callback_since < std::chrono::seconds(1))) {
       // The application's function runs on the driver's thread. Nothing later happens before it returns, unless it
       // waits for something later itself.

@@ -69,6 +69,42 @@ def memory_of_a_stopped_borrower_is_overdue(a):
 
 
 @test()
+def an_opportunistic_container_waits_for_lent_memory_and_says_so(a):
+    """Beside guarantees that fill the GPU. Its launches wait, without an error, and go on when the owner is idle."""
+    owner = a.hook(a.allocate("owner", 100))
+    owner.command(f"live {8 * GIB}")
+    owner.command("launch")
+    wait_for("the owner's budget", lambda: owner.budget() > 7 * GIB)
+    guest = a.hook(a.allocate("guest", 50, priority="opportunistic"))
+    first = guest.expect("budget")
+    assert int(first[2]) == 0 and int(first[3]) == 4 * GIB and first[6] == "0", first  # its size is what queries report
+    assert first[-1] == "1", "it needs tokens though no one else does"
+    assert owner.last()[-1] == "0", owner.last()
+    guest.command(f"live {2 * GIB}")
+    guest.command(f"request 0 {10**6}")
+    wait_for("the reason", lambda: a.allocation("guest").get("held", "").startswith("no memory of GPU " + UUID % 0))
+    for words in (["top", "--once"], ["status"]):
+        assert "(opportunistic) wait: no memory of GPU " in a.cli(*words).stdout, words
+    wait_for("the event", lambda: a.events("held"))
+    assert not guest.seen("grant"), guest.seen("grant")
+    owner.command("live 0")
+    wait_for("lent memory", lambda: guest.budget() >= 2 * GIB, 20)
+    guest.expect("grant")
+    wait_for("the end of the wait", lambda: not a.allocation("guest").get("held"))
+    assert a.events("resumed")
+    begin = time.monotonic()
+    owner.command(f"live {8 * GIB}")
+    wait_for("the owner's memory", lambda: owner.budget() > 7 * GIB)
+    assert time.monotonic() - begin < 2, time.monotonic() - begin
+    assert guest.budget() == 0
+    guest.expect("revoke")
+    r = a.cli("run", "--priority", "low", "--", "true", check=False)
+    assert r.returncode == 2 and "--priority: 'low' is not accepted; accepted: guaranteed, opportunistic" in r.stderr, r
+    r = a.cli("run", "--priority", "opportunistic", "--compute-request", "0.5", "--", "true", check=False)
+    assert r.returncode == 2 and "--compute-request: '0.5' beside --priority 'opportunistic'" in r.stderr, r
+
+
+@test()
 def settings_change_live(a):
     h = a.hook(a.allocate("one-abc", 50))
     a.cli("set", "one", "gpu-memory=2Gi", "log-level=DEBUG", "compute-limit=0.5")

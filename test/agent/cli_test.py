@@ -102,6 +102,10 @@ def wrong_flags_and_files_are_refused(a):
         (["--memory", "x"], "--memory: 'x' is not accepted"),
         (["--backend", "mapped"], "--backend: 'mapped' is not accepted; accepted: managed"),
         (["--fraction", "0.5", "--memory", "1Gi"], "beside --fraction '0.5'"),
+        (["--gpus", "0"], "--gpus: '0' is not accepted; accepted: a whole number from 1 to 16"),
+        (["--gpus", "two"], "--gpus: 'two' is not accepted"),
+        (["--gpus", "2", "--fraction", "3"], "'2' beside --fraction 3 is not accepted; accepted: --fraction up to 1"),
+        (["--gpus", "2", "--gpu", UUID % 0], "beside --gpus 2 is not accepted; accepted: auto, sim"),
         (["--nope"], "--nope"),
         (["--fraction", "0.5", "sleep"], "'sleep' has no -- before it; accepted: sluice run [flags] -- CMD..."),
     ]:
@@ -304,6 +308,41 @@ def doctor_names_functions_newer_than_the_hook(a):
 
 
 @test(gpus=2)
+def a_fraction_of_each_of_several_gpus(a):
+    a.needs_hook()
+    show = ["--", "sh", "-c", "exec %s $SLUICE_SOCKET" % (HERE / "fake_hook")]
+    lines = a.cli("run", "--gpus", "2", "--fraction", "0.3", *show).stdout.split("\n")
+    budgets = [line.split() for line in lines if line.startswith("budget")]
+    assert sorted(b[1] for b in budgets) == [UUID % 0, UUID % 1], lines
+    hold = subprocess.Popen(
+        [
+            BIN / "sluice",
+            "run",
+            "--run-dir",
+            a.dir / "run",
+            "--fraction",
+            "0.8",
+            "--gpu",
+            UUID % 0,
+            "--",
+            "sleep",
+            "1000",
+        ]
+    )
+    try:
+        wait_for("the holder", lambda: a.status()["allocations"])
+        # All or none: the other GPU alone has the units.
+        r = a.cli("run", "--gpus", "2", "--fraction", "0.3", "--", "true", check=False)
+        assert r.returncode == 125 and "fewer than 2 GPUs have 30 of 100 units left" in r.stderr, r
+        assert len(a.status()["allocations"]) == 1
+        lines = a.cli("run", "--gpus", "2", "--fraction", "0.2", *show).stdout
+        assert lines.count("budget") == 2, lines
+    finally:
+        hold.terminate()  # passed on to its program
+        hold.wait()
+
+
+@test(gpus=2)
 def the_users_visible_devices_hold(a):
     a.needs_hook()
 
@@ -318,6 +357,7 @@ def the_users_visible_devices_hold(a):
         (UUID % 1, [], UUID % 1, [1]),
         ("1,0", ["--gpu", UUID % 0], UUID % 0, [0]),
         ("1,0", ["--fraction", "2"], "1,0", [1, 0]),
+        ("1,0", ["--fraction", "0.3", "--gpus", "2"], "1,0", [1, 0]),
         ("", [], "", None),
         ("-1", [], "-1", None),
     ):
@@ -332,6 +372,7 @@ def the_users_visible_devices_hold(a):
         ("MIG-1", [], "'MIG-1' is not accepted"),
         ("1", ["--gpu", UUID % 0], f"CUDA_VISIBLE_DEVICES='1' beside --gpu '{UUID % 0}' is not accepted; accepted: "),
         ("1", ["--fraction", "2"], "CUDA_VISIBLE_DEVICES='1' beside --fraction 2 is not accepted; accepted: "),
+        ("1", ["--gpus", "2"], "'1' beside --gpus 2 is not accepted; accepted: --gpus up to 1"),
     ):
         r = visible(value, *flags, check=False)
         assert r.returncode == 2 and word in r.stderr and r.stderr.count("\n") == 1 and not r.stdout, r

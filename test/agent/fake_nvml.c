@@ -1,6 +1,7 @@
 /* A libnvidia-ml.so.1 for tests of the agent: $FAKE_NVML_GPUS GPUs (default 1) of $FAKE_NVML_BYTES (default 8 GiB). The
- * file $FAKE_NVML_PROCESSES lists the processes on them; without the file the driver lists none. simgpu has a
- * faithful NVML; this one needs no state. */
+ * file $FAKE_NVML_PROCESSES lists the processes on them; without the file the driver lists none. With $FAKE_NVML_LIMITS
+ * it can limit the memory of cgroups, as drivers from 615 on, and appends "INDEX CGROUP SOFT HARD" to that file. simgpu
+ * has a faithful NVML; this one needs no state. */
 #include <nvml.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,4 +96,20 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t d, nvmlProcessUtilizat
   if (f != NULL) fclose(f);
   *n = found;
   return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t d, nvmlSetMemoryLimits_v1_t* limits) {
+  const char* path = getenv("FAKE_NVML_LIMITS");
+  char procs[512];
+  FILE* f = NULL;
+  if (path == NULL) return NVML_ERROR_NOT_SUPPORTED;
+  /* The driver refuses what is no cgroup. */
+  snprintf(procs, sizeof(procs), "%s/cgroup.procs", limits->nameSpace);
+  f = fopen(procs, "r");
+  if (f == NULL) return NVML_ERROR_INVALID_ARGUMENT;
+  fclose(f);
+  f = fopen(path, "a");
+  if (f == NULL) return NVML_ERROR_NO_PERMISSION;
+  fprintf(f, "%zu %s %llu %llu\n", IndexOf(d), limits->nameSpace, limits->softLimit, limits->hardLimit);
+  fclose(f);
+  return NVML_SUCCESS;
 }

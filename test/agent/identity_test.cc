@@ -38,6 +38,18 @@ TEST_CASE("containers are known by every runtime's and driver's form of cgroup")
   CHECK(ContainerOf("0::/kubepods/pod" + std::string(kUid) + "/strange/" + kId + "\n") == Pod(""));
 }
 
+TEST_CASE("the path of a container's cgroup ends with the container") {
+  const std::string own = std::string("/kubepods/pod") + kUid + "/" + kId;
+  CHECK(ContainerPathOf("0::" + own + "\n") == own);
+  CHECK(ContainerPathOf("0::" + own + "/mine/docker/" + kOther + "\n") == own);
+  CHECK(ContainerPathOf("0::/system.slice/docker-" + kId + ".scope/x\n") == "/system.slice/docker-" + kId + ".scope");
+  CHECK(ContainerPathOf("9:pids:/\n8:memory:" + own + "\n0::/\n") == own);
+  CHECK(ContainerPathOf("0::/../../pod" + std::string(kUid) + "/" + kId) ==
+        "/../../pod" + std::string(kUid) + "/" + kId);
+  CHECK(ContainerPathOf("0::/kubepods/pod" + std::string(kUid) + "\n").empty());
+  CHECK(ContainerPathOf("0::/init.scope\n").empty());
+}
+
 TEST_CASE("processes of the node are in no container") {
   for (const char* text : {"", "0::/\n", "0::/init.scope\n", "0::/system.slice/sshd.service\n", "garbage",
                            "0::/podman\n/pod/\n", "::", "1:a:/docker/short\n", "0::/poduser!/x\n"}) {

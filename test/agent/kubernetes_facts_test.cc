@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/kubernetes/facts.h"
+#include "agent/kubernetes/resize.h"
 
 namespace sluice::agent {
 namespace {
@@ -74,8 +75,9 @@ TEST_CASE("the node's annotation counts the units of running pods once") {
   // The container reuses the init container's units; pod b has ended; pod c is deleted.
   const GivenOut given = {Given("a", "load", "GPU-1", 0, 49), Given("a", "main", "GPU-1", 0, 49),
                           Given("b", "main", "GPU-1", 50, 69), Given("c", "main", "GPU-2", 0, 9)};
-  const Json out = Json::parse(NodeAnnotation({Card("GPU-1"), Card("GPU-2"), Card("GPU-3")}, given, pods,
-                                              {{"GPU-3", {"not-offered", "MIG is on"}}, {"GPU-1", {"healthy", ""}}}));
+  const Json out =
+      Json::parse(NodeAnnotation({Card("GPU-1"), Card("GPU-2"), Card("GPU-3")}, UseOfCards(given, pods, {}),
+                                 {{"GPU-3", {"not-offered", "MIG is on"}}, {"GPU-1", {"healthy", ""}}}));
   REQUIRE(out.size() == 3);
   CHECK(out[0] == Json{{"uuid", "GPU-1"},
                        {"model", "NVIDIA H200"},
@@ -97,7 +99,7 @@ TEST_CASE("reservations list every pod that asks for units and has not ended") {
       {{"metadata", {{"uid", "d"}}}, {"spec", {{"containers", {{{"name", "x"}, {"image", "i"}}}}}}}, false);
   const Json containers = {{{"name", "load"}, {"kind", "init"}, {"units", 50}},
                            {{"name", "main"}, {"kind", "regular"}, {"units", 50}}};
-  CHECK(Json::parse(Reservations(pods)) ==
+  CHECK(Json::parse(Reservations(pods, {})) ==
         Json{{"version", 1},
              {"pods",
               {{{"uid", "a"}, {"containers", containers}, {"placement", {{"main", {"GPU-1"}}, {"load", {"GPU-1"}}}}},

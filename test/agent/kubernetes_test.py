@@ -65,16 +65,54 @@ class Test(Case):
         self.assertIn("'lots' is not accepted", e["message"])
         self.assertEqual(self.allocation("named")["settings"]["memory-limit"], "7Gi")
 
-    def test_3_annotations_raise_no_guarantee(self):
+    def test_3_another_size_of_a_running_pod(self):
         self.pod("greedy", "n1", {"sluice.dev/gpu-memory": "1Gi"}, units=20)
         self.allocate("greedy", 10, 20, gpu=1)
+        uid = self.pods["greedy"]["metadata"]["uid"]
+
+        def guaranteed(percent):
+            return lambda: self.allocation("greedy")["gpus"][0]["guaranteed_bytes"] == (8 << 30) * percent // 100
+
+        def granted():
+            pod = self.server.call("GET", "/api/v1/namespaces/team/pods/greedy")[1]
+            return json.loads(pod["metadata"]["annotations"].get("sluice.dev/granted", "{}")).get("main")
+
+        def grown():
+            pods = json.loads((self.folder / "run/reservations.json").read_text())["pods"]
+            return next(x for x in pods if x["uid"] == uid).get("grown")
+
         wait_for("its name", lambda: self.allocation("greedy")["pod"] == "greedy")
         self.assertEqual(self.allocation("greedy")["gpus"][0]["guaranteed_bytes"], 1 << 30)
         self.patch("greedy", {"sluice.dev/gpu-memory": "8Gi"})
-        limit = (8 << 30) // 100 * 20
-        wait_for("the worth of its units", lambda: self.allocation("greedy")["gpus"][0]["guaranteed_bytes"] == limit)
-        self.patch("greedy", {"sluice.dev/gpu-memory": None, "sluice.dev/gpu-fraction": "0.9"})
-        wait_for("its units", lambda: self.allocation("greedy")["gpus"][0]["guaranteed_bytes"] == (8 << 30) * 20 // 100)
+        wait_for("all that the GPU has left", guaranteed(90))
+        e = wait_for("the Event", lambda: self.events("greedy", "SluiceResizeWaits"))[0]
+        self.assertEqual(e["type"], "Warning")
+        self.assertIn("container main requests 1 of GPU", e["message"])
+        worth = (8 << 30) * 90 // 100
+        wait_for("the answer", lambda: granted() == {"percent": 90, "requested": 100, "memory": worth})
+        wait_for("the node's annotation", lambda: self.cards()[1]["free"] == 0)
+        self.assertEqual(grown(), {CARD % 1: 70})
+        said = self.kubectl("set", "greedy", "-n", "team", "gpu-fraction=0.5")  # in place of the bytes
+        self.assertEqual(said.returncode, 0, said.stderr)
+        wait_for("half of it", guaranteed(50))
+        wait_for("the answer", lambda: granted() == {"percent": 50, "requested": 50})
+        self.assertIn("has 0.5 of GPU", wait_for("told", lambda: self.events("greedy", "SluiceResized"))[0]["message"])
+        wait_for("the rest", lambda: self.cards()[1]["free"] == 40)
+        self.agent.kill()
+        self.agent.wait()
+        self.assertEqual(grown(), {CARD % 1: 30})  # for the plugin, while the agent is down
+        self.start_agent()
+        wait_for("the size after a restart", guaranteed(50))
+        self.assertEqual(self.cards()[1]["free"], 40)
+        # Number of GPUs: the webhook denies it; without the webhook it changes nothing.
+        self.patch("greedy", {"sluice.dev/gpu-fraction": "2"})
+        e = wait_for("the refusal", lambda: self.events("greedy", "SluiceSettingRefused"))[0]
+        self.assertIn("runs on 1 GPU and keeps this number", e["message"])
+        self.assertTrue(guaranteed(50)())
+        self.patch("greedy", {"sluice.dev/gpu-fraction": "0.2"})
+        wait_for("its units", guaranteed(20))
+        wait_for("the answer", lambda: granted() == {"percent": 20, "requested": 20})
+        wait_for("free again", lambda: self.cards()[1]["free"] == 70)
 
     def test_4_events_are_on_the_pod(self):
         self.pod("busy", "n1", units=5)
@@ -147,6 +185,8 @@ class Test(Case):
     def test_7_the_agents_token_has_no_further_rights(self):
         self.pod("far", "n2", units=0)
         mark = {"metadata": {"annotations": {"sluice.dev/gpus": "[]"}}}
+        status = "/api/v1/namespaces/team/pods/%s/status"
+        answer = {"metadata": {"annotations": {"sluice.dev/granted": "{}"}}}
         wait_for(
             "the policy",
             lambda: "may not change node n2" in self.as_agent("PATCH", "/api/v1/nodes/n2/status", mark)[1],
@@ -183,12 +223,15 @@ class Test(Case):
                 "may not remove pods of other nodes",
             ),
             ("a pod's annotations", "PATCH", "/api/v1/namespaces/team/pods/first", mark, "cannot patch resource"),
+            ("a pod's status", "PATCH", status % "first", {"status": {"phase": "Failed"}}, "nothing of a pod but"),
+            ("another answer", "PATCH", status % "first", mark, "nothing of a pod but"),
+            ("a far pod's answer", "PATCH", status % "far", answer, "may not change pods of other nodes"),
             ("Secrets", "GET", f"/api/v1/namespaces/{SPACE}/secrets", None, "cannot list resource"),
         ]:
             with self.subTest(what):
-                code, answer = self.as_agent(method, path, body)
-                self.assertIn(code, (403, 422), answer)
-                self.assertIn(said, answer)
+                code, told = self.as_agent(method, path, body)
+                self.assertIn(code, (403, 422), told)
+                self.assertIn(said, told)
         self.assertEqual(self.as_agent("PATCH", "/api/v1/nodes/n1/status", mark)[0], 200)  # its own node
 
     def test_8_kubectl_sluice(self):
@@ -217,7 +260,7 @@ class Test(Case):
         wait_for("the agent to follow", lambda: self.allocation("named")["settings"].get("memory-factor") == "70")
         for wrong, why in (
             ("memory-factor=700", "1 to 100"),
-            ("gpu-fraction=0.9", "accepted: key=value"),
+            ("visible-memory=limit", "accepted: key=value"),
             ("nonsense", "accepted: key=value"),
         ):
             said = self.kubectl("set", "named", "-n", "team", wrong)

@@ -77,3 +77,30 @@ TEST_CASE("an empty value removes an earlier setting, and no other") {
   CHECK_FALSE(set({{"frob", ""}}));
   CHECK(error.starts_with("frob: this key is unknown"));
 }
+
+TEST_CASE("a granted percent is the share of memory and time instead of the units") {
+  World w;
+  w.Allocate("one", 50);
+  const auto share = [&] { return w.node.Status().allocations.front().gpus.front(); };
+  PodInfo pod{"team", "p", "main", {}, {}};
+  pod.settings.gpu_percent = 90;  // the annotation; nothing was granted
+  w.node.SetPod("one", pod);
+  CHECK(share().guaranteed == 8 * kGiB * 50 / 100);
+  pod.percent = 70;
+  w.node.SetPod("one", pod);
+  CHECK(share().guaranteed == 8 * kGiB * 70 / 100);
+  CHECK(share().compute_request == 700000);
+  CHECK(share().units == 50);
+  CHECK(w.node.FreeUnits("GPU-a") == 30);
+  CHECK(w.node.ExcessNote("one").empty());  // the scheduler knows
+  pod.settings.gpu_percent.reset();
+  pod.settings.gpu_memory = 7 * kGiB;  // capped at what the percent is worth
+  w.node.SetPod("one", pod);
+  CHECK(share().guaranteed <= 8 * kGiB * 71 / 100);
+  CHECK(share().guaranteed >= 8 * kGiB * 69 / 100);
+  CHECK(share().compute_request == 700000);
+  pod.percent = 30;
+  w.node.SetPod("one", pod);
+  CHECK(share().guaranteed <= 8 * kGiB * 31 / 100);
+  CHECK(share().compute_request == 300000);
+}

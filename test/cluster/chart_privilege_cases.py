@@ -64,6 +64,26 @@ class Privileges(unittest.TestCase):
             },
         )
 
+    def test_the_node_pod_is_privileged_only_where_it_opens_the_cards_itself(self):
+        own = ("driver.access=own", "driver.root=/usr/local/nvidia")
+        for settings, privileged in (
+            (own, True),
+            ((*own, "driver.deviceRoot=/cards"), False),
+            ((*own, "driver.deviceRoot=/cards", "driver.privileged=always"), True),
+            ((*own, "driver.privileged=never"), False),
+            (("driver.access=nvidia-cdi", "driver.privileged=always"), False),
+        ):
+            pod = node_pod(*settings)
+            with self.subTest(settings):
+                self.assertEqual(
+                    {c["name"]: c["securityContext"].get("privileged", False) for c in containers(pod)},
+                    {"install": False, "device-plugin": privileged, "agent": privileged},
+                )
+                for c in containers(pod):
+                    self.assertIs(c["securityContext"]["readOnlyRootFilesystem"], True)
+                    # Over a container's own /dev, a mount leaves no place for its /dev/termination-log.
+                    self.assertNotIn("/dev", [m["mountPath"] for m in c["volumeMounts"]])
+
     def test_webhook_pod(self):
         pod = pod_of(one(render(), "Deployment"))
         self.assertIs(pod["securityContext"]["runAsNonRoot"], True)
@@ -77,6 +97,7 @@ class Privileges(unittest.TestCase):
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
             {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
             {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+            {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
         ]
         self.assertEqual(one(objects, "ClusterRole", "sluice-node")["rules"], agent)
         self.assertEqual(

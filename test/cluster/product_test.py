@@ -166,10 +166,71 @@ class Product(unittest.TestCase):
         self.start("live", {"sluice.dev/gpu-fraction": "0.3"})
         p.kubectl("-n", SPACE, "annotate", "pod", "live", "sluice.dev/log-level=DEBUG")
         result = p.run(
-            "kubectl", "-n", SPACE, "annotate", "--overwrite", "pod", "live", "sluice.dev/gpu-fraction=0.9", check=False
+            "kubectl",
+            "-n",
+            SPACE,
+            "annotate",
+            "--overwrite",
+            "pod",
+            "live",
+            "sluice.dev/visible-memory=limit",
+            check=False,
         )
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("log-level", result.stderr)  # the list of changeable settings
+
+    def granted(self, name):
+        pod = p.get("-n", SPACE, "pod", name)
+        return json.loads(pod["metadata"]["annotations"].get("sluice.dev/granted", "{}")).get("main")
+
+    def resize(self, name, fraction, check=True):
+        change = f"sluice.dev/gpu-fraction={fraction}"
+        return p.run("kubectl", "-n", SPACE, "annotate", "--overwrite", "pod", name, change, check=check)
+
+    def events(self, name, reason):
+        found = p.get("-n", SPACE, "events", "--field-selector", f"involvedObject.name={name},reason={reason}")
+        return " ".join(event["message"] for event in found["items"])
+
+    def test_another_size_of_a_running_pod(self):
+        self.start("whole", {"sluice.dev/gpu-fraction": "1"})
+        self.start("one", {"sluice.dev/gpu-fraction": "0.5"})
+        self.start("two", {"sluice.dev/gpu-fraction": "0.2"})
+
+        def share(name):
+            found = [a for a in p.agent_status()["allocations"] if a["pod"] == name]
+            return found[0]["gpus"][0]["percent"] if found else None
+
+        def free():
+            node = p.get("node", os.environ["CLUSTER_NODE"])
+            return sorted(c["free"] for c in json.loads(node["metadata"]["annotations"]["sluice.dev/gpus"]))
+
+        p.wait(30, "the free units of the start", lambda: free() == [0, 30])
+        self.resize("one", "0.6")
+        p.wait(30, "growth", lambda: share("one") == 60)
+        p.wait(30, "the pod's answer", lambda: self.granted("one") == {"percent": 60, "requested": 60})
+        p.wait(30, "the node's annotation", lambda: free() == [0, 20])
+        p.wait(30, "the Event", lambda: "has 0.6 of GPU" in self.events("one", "SluiceResized"))
+        p.wait(60, "the default scheduler's view", lambda: p.offered() == 190)
+        self.start("fits", {"sluice.dev/gpu-fraction": "0.05"})
+        p.apply(p.idle_pod("late", {"sluice.dev/gpu-fraction": "0.2"}), SPACE)  # kubelet itself has 25 units left
+        # More than there is: the rest as an Event, and when it is free.
+        self.resize("one", "0.9")
+        p.wait(30, "what there is", lambda: self.granted("one") == {"percent": 75, "requested": 90})
+        p.wait(30, "the Event", lambda: "requests 0.9" in self.events("one", "SluiceResizeWaits"))
+        self.assertEqual(p.phase("late", SPACE), "Pending")
+        p.kubectl("-n", SPACE, "delete", "pod", "fits", "--force", "--grace-period=0")
+        p.wait(60, "the units of the pod that ended", lambda: self.granted("one")["percent"] == 80)
+        self.assertEqual(p.phase("late", SPACE), "Pending")
+        # Wrong sizes are denied with the sentences of the creation.
+        for wrong, said in {"1.5": "0.01 to 1 in steps of 0.01", "2": "runs on 1 GPU"}.items():
+            result = self.resize("one", wrong, check=False)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(said, result.stderr)
+        # Back to its own units: the pod that waits starts.
+        self.resize("one", "0.5")
+        p.wait(60, "the waiting pod", lambda: p.phase("late", SPACE) == "Running")
+        self.assertEqual(share("one"), 50)
+        p.wait(60, "all units", lambda: p.offered() == 200)
 
     def test_a_restricted_namespace(self):
         p.kubectl("label", "namespace", SPACE, "pod-security.kubernetes.io/enforce=restricted")

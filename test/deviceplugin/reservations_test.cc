@@ -2,6 +2,7 @@
 #include "deviceplugin/decide/reservations.h"
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -199,6 +200,38 @@ TEST_CASE("reservations: a request waits for a late placement, but not forever")
   CHECK(rig.Admit("never placed", 50) == "GPU-1");
   std::filesystem::remove(rig.plugin.Path("run/reservations.json"));
   CHECK(rig.Admit("agent away", 60) == "GPU-0");
+}
+
+TEST_CASE("grown shares: the built plugin withholds the units, with and without an extender, also without the agent") {
+  ReservationRig rig;
+  if (GENERATE(false, true)) rig.plugin.Configure("");  // no extender; the file is beside stateFile
+  const auto grown = [](int units) {
+    Json pod = Pod("grown", 50, "");
+    pod["grown"] = {{"GPU-0", units}};
+    return pod;
+  };
+  rig.Write({grown(0)});
+  rig.StartOnTwoCards();
+  REQUIRE(rig.Admit("grown", 50) == "GPU-0");
+  rig.Write({grown(30)});
+  REQUIRE(rig.kubelet.AwaitDevices(170, 30));
+  // Units that a live pod has stay healthy.
+  for (int unit = 0; unit < 50; ++unit)
+    CHECK(rig.kubelet.devices().at(FormatDeviceId("GPU-0", unit)).health == "Healthy");
+  CHECK(rig.Admit("small", 20) == "GPU-0");  // what the growth left
+  CHECK(rig.Admit("next", 20) == "GPU-1");   // best fit alone would take GPU-0
+  // Kubelet asks for devices that it chose before it learned of the growth.
+  std::vector<std::string> ids;
+  for (int unit = 70; unit < 80; ++unit) ids.push_back(FormatDeviceId("GPU-0", unit));
+  CHECK_THAT(Text(rig.kubelet.AllocateIds(ids)), ContainsSubstring("30 free percent of GPU GPU-0 are granted"));
+  // After a restart of the plugin the same devices are withheld; the agent is down all the time.
+  rig.plugin.Kill();
+  const int before = rig.kubelet.registrations();
+  rig.plugin.Start();
+  REQUIRE(rig.kubelet.Await([&] { return rig.kubelet.registrations() > before; }));
+  REQUIRE(rig.kubelet.AwaitDevices(170, 30));
+  rig.kubelet.Delete("grown");
+  CHECK(rig.kubelet.AwaitDevices(200));
 }
 
 }  // namespace

@@ -61,6 +61,10 @@ bool World::DoGraph(const Op& op) {
     }
     case OpKind::kMakeExec:
       if (!graphs[op.a].live || graphs[op.a].has_exec || !Unsafe(op.thread)) return false;
+      // The driver refuses nodes of memory that was freed (H100, driver 580).
+      for (const std::set<int>* const blocks_of : {&graphs[op.a].reads, &graphs[op.a].writes}) {
+        if (!std::all_of(blocks_of->begin(), blocks_of->end(), [this](int block) { return Live(block); })) return false;
+      }
       Use(op.thread, graphs[op.a].context);
       Emit(kInstantiate, op.thread, {op.a});
       graphs[op.a].has_exec = true;

@@ -134,6 +134,11 @@ ELSEWHERE = {
     "sluice admit --convert -f FILE": By("test/webhook/admit_test.py", '"--convert"'),
     "sluice admit --aliases -f FILE": By("test/webhook/admit_test.py", '"--aliases"'),
     "helm template --set platform=openshift": By("test/cluster/chart_platform_cases.py", '"platform=openshift"'),
+    "sluice run --gpus N": By("test/agent/cli_test.py", '"--gpus", "2"'),
+    "kubectl annotate --overwrite pod trainer sluice.dev/gpu-fraction=0.7": By(
+        "test/cluster/product_test.py", '"annotate", "--overwrite", "pod", name, change'
+    ),
+    "kubectl sluice set trainer gpu-fraction=0.7": By("test/agent/kubernetes_test.py", '"gpu-fraction=0.5"'),
     "make demo": By("Makefile", "demo:\n\t@scripts/demo"),
     "make test": By("Makefile", "test:\n\t@scripts/test"),
     "make build": By("scripts/demo", "ninja"),

@@ -9,7 +9,10 @@ import tempfile
 import time
 
 from engine_agent import (
+    EVICTED_BYTES,
+    FETCHED_BYTES,
     LAUNCHES,
+    LINK_WAIT_NS,
     LIVE_BYTES,
     TOKEN_REQUEST,
     Agent,
@@ -123,6 +126,37 @@ def a_launch_waits_for_a_share_that_is_being_raised():
             evicted.append(run("budget_raised_between_launches", share, env=env).figure("evicted_bytes"))
     os.setpriority(os.PRIO_PROCESS, 0, before)
     expect(0 in evicted, "nothing is evicted", str(evicted))
+
+
+@test
+def launches_that_miss_bytes_wait_for_their_share_of_the_link():
+    """By real time: the simulated GPU's own clock has no part in it."""
+    uuid, rate = gpu_uuid(), 2 << 30
+    expected = run("iterations_over_blocks").out
+
+    def measure(link):
+        pages = []
+
+        def talk(peer):
+            page = welcome(peer, minor=1)
+            pages.append(page)
+            peer.send(budget_frame(uuid, SMALL, SMALL, 1 << 40, 5, granted=1 << 40, link=link))
+            while peer.recv(256):
+                pass
+
+        with tempfile.TemporaryDirectory() as folder:
+            Agent(f"{folder}/agent.sock", talk)
+            hooked = run("iterations_over_blocks", SMALL, env={"SLUICE_SOCKET": f"{folder}/agent.sock"})
+        expect(hooked.out == expected, "results differ", str(hooked))
+        moved = counter(pages[0], FETCHED_BYTES) + counter(pages[0], EVICTED_BYTES)
+        return moved, counter(pages[0], LINK_WAIT_NS) / 1e9
+
+    moved, waited = measure(0)
+    expect(moved > 2 << 30, "there is something to meter", str(moved))
+    expect(waited == 0, "without a rate nothing waits", str(waited))
+    moved, waited = measure(rate)
+    due = moved / rate  # a busy machine makes single waits longer
+    expect(waited >= 0.5 * due, "the waits add up to the bytes, less the last launch's", f"{waited} of {due} s")
 
 
 @test

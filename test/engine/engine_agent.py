@@ -12,7 +12,8 @@ from engine_rig import SMALL, run
 
 PAGE_BYTES = 8192
 # Their rows in proto/counters.def.
-LIVE_BYTES, LAUNCHES = 4, 12
+LIVE_BYTES, FETCHED_BYTES, EVICTED_BYTES, LAUNCHES = 4, 8, 9, 12
+LINK_WAIT_NS = 24  # by words: two rows before it have half of one
 
 
 class Agent(threading.Thread):
@@ -45,13 +46,14 @@ def frame(kind, body, seq, minor=0):
     return (struct.pack("<IBBHQ", 0x43494C53, 1, minor, kind, seq) + body).ljust(256, b"\0")
 
 
-def budget_frame(uuid, budget, guaranteed, host, generation, factor=0, granted=None, tokens=0):
-    """`granted`: the bytes of the process's lease; None: the frame of an agent that is older than leases."""
+def budget_frame(uuid, budget, guaranteed, host, generation, factor=0, granted=None, tokens=0, link=0):
+    """`granted`: the bytes of the process's lease; None: the frame of an agent that is older than leases. `link`: its
+    share of the link, bytes a second."""
     values = (budget, guaranteed, 0, host, generation, 10**6, 10**6, factor, 2, 1, 0, tokens)
     body = struct.pack("<48sQQQQQIIBBBBB", uuid, *values)
     if granted is None:
         return frame(4, body, generation)
-    return frame(4, body + struct.pack("<BBBI4xQ", 1, 0, 0, 1, granted), generation, minor=1)
+    return frame(4, body + struct.pack("<BBBI4xQQ", 1, 0, 0, 1, granted, link), generation, minor=1)
 
 
 TOKEN_REQUEST, TOKEN_GRANT = 5, 6

@@ -59,11 +59,15 @@ def discards_by_requests():
     for name in ("freed_while_the_gpu_is_behind", "freed_and_reused_by_another_stream", "freed_and_written_again"):
         unhooked = run(name)
         discarded = {}
-        for how in ("threads", "fail", "refused"):
-            tight = run(name, SMALL, env={"SIMGPU_REQUESTS": how})
+        for how in ("threads", "fail", "refused", "no threads"):
+            env = {"SIMGPU_REQUESTS": how}
+            if how == "no threads":
+                env = {"SIMGPU_REQUESTS": "threads", "SLUICE_EVICTION_THREADS": "0"}
+            tight = run(name, SMALL, env=env)
             expect(tight.out == unhooked.out, f"{name}, {how}: results differ", f"{unhooked}\n{tight}")
             discarded[how] = sum(gpu["discarded_bytes"] for gpu in tight.gpus())
         expect(discarded["threads"] > 0, f"{name}: nothing was discarded", str(discarded))
+        expect(discarded["no threads"] > 0, f"{name}: nothing was discarded without threads", str(discarded))
         expect(discarded["refused"] == 0, f"{name}: the driver's call was used", str(discarded))
 
 

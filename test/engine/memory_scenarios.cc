@@ -85,7 +85,8 @@ SCENARIO(ranges_freed_and_reused) {
       OK(cuMemFree(Alloc(4096)));
       std::fprintf(stderr, "live %" PRIu64 " requested %" PRIu64 "\n", live >> 20,
                    card.Stats().managed_requested_bytes >> 20);
-      EXPECT(card.Stats().managed_requested_bytes <= live + live / 4 + 256 * kMiB);
+      // 2 MiB: the block by which the engine tries discards.
+      EXPECT(card.Stats().managed_requested_bytes <= live + live / 4 + 258 * kMiB);
     }
   }
   Print("frees", digest);

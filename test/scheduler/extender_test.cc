@@ -48,6 +48,25 @@ TEST_CASE("filter: a pod that no card can hold is refused with the accepted size
   CHECK(setup.Filter(MakePod("q", 0))["NodeNames"] == Json{"a"});
 }
 
+TEST_CASE("filter: units that a running pod grew into are not free until it shrinks") {
+  const auto node = [](int free) {
+    Json out = MakeNode("a", {free});
+    Json cards = Json::parse(out["metadata"]["annotations"]["sluice.dev/gpus"].get<std::string>());
+    cards[0]["pods"] = {{"uid-grown", {{"main", 50}}}};  // its units: the agent granted it 70
+    out["metadata"]["annotations"]["sluice.dev/gpus"] = cards.dump();
+    return out;
+  };
+  ExtenderSetup setup{node(30)};
+  Json grown = MakePod("grown", 50);
+  grown["spec"]["nodeName"] = "a";
+  grown["status"]["startTime"] = "2026-01-01T00:00:00Z";
+  setup.cluster.PutPod(ReadPod(grown));
+  CHECK(setup.Filter(MakePod("p", 40))["FailedNodes"]["a"] == "no single card has 40 units free, the largest has 30");
+  CHECK(setup.Filter(MakePod("q", 30))["NodeNames"] == Json{"a"});
+  setup.cluster.PutNode(ReadNode(node(50)));
+  CHECK(setup.Filter(MakePod("r", 50))["NodeNames"] == Json{"a"});
+}
+
 TEST_CASE("prioritize: only the best node scores 10") {
   ExtenderSetup setup{MakeNode("a", {100}), MakeNode("b", {60}), MakeNode("c", {60}), MakeNode("d", {10})};
   const Json scores = setup.Prioritize(MakePod("p", 50));

@@ -18,7 +18,7 @@ import time
 from attacker import TOKEN_RELEASE, TOKEN_REQUEST, frame, hello, token
 
 import agent_rig  # isort: skip
-from agent_rig import metrics_port, read_metrics, run, test, wait_for  # isort: skip
+from agent_rig import at_once, metrics_port, read_metrics, run, test, wait_for  # isort: skip
 
 CONFIG = "metrics: {listen: '127.0.0.1:0'}\n"
 ROUNDS, SAMPLES = 6, 250
@@ -147,6 +147,7 @@ def flooded(a, name, limits):
     victim = Victim(calm)
     rounds = []
     log = a.dir / "log"
+    exact = at_once(a.p.pid) and at_once(os.getpid())
     for _ in range(ROUNDS):
         before = victim.p99()
         with attack(name, attacked):
@@ -158,13 +159,15 @@ def flooded(a, name, limits):
                 wait_for(f"limited {what}", lambda what=what: limited(port, what, "p-attacker") > 0)
                 assert limited(port, what, "p-victim") == 0
         rounds.append((before, under, attach))
-        # On a busy machine a round may meet another program. One good round is enough: without turns there is none.
-        if before < 0.005 and under <= max(0.001, 3 * before) and attach < 0.05:
+        # A busy machine has other programs of real-time priority, or lets none have it, so a round may meet another
+        # program. One good round is enough: without turns there is none.
+        if before < 0.005 and under <= (0.001 if exact else max(0.001, 3 * before)) and attach < 0.05:
             break
     else:
         raise AssertionError(f"p99 of a token's answer before and under '{name}', attach, in s: {rounds}")
     print(
         f"        {name}: p99 {before * 1e6:.0f} us alone, {under * 1e6:.0f} us beside it; attach {attach * 1e3:.1f} ms"
+        + ("" if exact else ", without real-time priority")
     )
     assert grown < 20_000, f"the log grows by {grown:.0f} bytes a second"
     events = json.loads(a.cli("events", "-o", "json").stdout)["events"]

@@ -1,5 +1,6 @@
 """Shared by the tests against a real API server: the webhook's process, checks, and the objects that the tests send."""
 
+import contextlib
 import copy
 import json
 import os
@@ -202,3 +203,20 @@ def outage(server, cases, aliases, refusal="has not handled it", without_policy=
             eventually(problem, end)
             count += 1
     print(f"{count} pods while the webhook was down (aliases: {aliases}, policy: {not without_policy})")
+
+
+@contextlib.contextmanager
+def known_nodes(server, webhook, nodes):
+    """Nodes whose GPUs the webhook knows meanwhile."""
+    for n in nodes:
+        status, _, _ = server.call(
+            "POST",
+            "/api/v1/nodes",
+            {"metadata": {"name": n["name"], "labels": n["labels"], "annotations": {"sluice.dev/gpus": n["gpus"]}}},
+        )
+        check(status == 201, "node " + n["name"])
+    wait(lambda: webhook.metric("sluice_webhook_gpu_nodes") == len(nodes), f"{len(nodes)} nodes in the cache")
+    yield
+    for n in nodes:
+        server.call("DELETE", "/api/v1/nodes/" + n["name"])
+    wait(lambda: webhook.metric("sluice_webhook_gpu_nodes") == 0, "no nodes in the cache")

@@ -25,6 +25,7 @@ from admission_harness import (
     check,
     config_of,
     eventually,
+    known_nodes,
     load_manifests,
     outage,
     put,
@@ -96,26 +97,15 @@ def golden_pairs(server, webhook, cases, reapply):
             "config " + config,
         )
         reapply(config)
-        for n in json.loads(nodes):
-            status, _, _ = server.call(
-                "POST",
-                "/api/v1/nodes",
-                {"metadata": {"name": n["name"], "labels": n["labels"], "annotations": {"sluice.dev/gpus": n["gpus"]}}},
-            )
-            check(status == 201, "node " + n["name"])
-        count = len(json.loads(nodes))
-        wait(lambda: webhook.metric("sluice_webhook_gpu_nodes") == count, f"{count} nodes in the cache")
-        end = time.time() + 15
-        for c in group:
-            if c["name"] in ("annotation-not-a-string", "env-not-a-list"):
-                continue  # the API server denies them before it calls a webhook
-            if c["name"].startswith("written-") and "managedFields" in c["documents"][0]["metadata"]:
-                continue  # the API server writes this field itself (reinvocation_cases.py)
-            eventually(lambda c=c: golden_problem(server, c), end)
-            sent += 1
-        for n in json.loads(nodes):
-            server.call("DELETE", "/api/v1/nodes/" + n["name"])
-        wait(lambda: webhook.metric("sluice_webhook_gpu_nodes") == 0, "no nodes in the cache")
+        with known_nodes(server, webhook, json.loads(nodes)):
+            end = time.time() + 15
+            for c in group:
+                if c["name"] in ("annotation-not-a-string", "env-not-a-list"):
+                    continue  # the API server denies them before it calls a webhook
+                if c["name"].startswith("written-") and "managedFields" in c["documents"][0]["metadata"]:
+                    continue  # the API server writes this field itself (reinvocation_cases.py)
+                eventually(lambda c=c: golden_problem(server, c), end)
+                sent += 1
     print(f"{sent} golden pods through the admission chain")
 
 
@@ -187,20 +177,28 @@ def update_pairs(server, cases):
         status, answer, _ = server.call("POST", "/api/v1/namespaces/team-a/pods", old)
         check(status == 201, f"{c['name']}: the old pod: {status} {answer}")
 
-    def change():
+    def update(c):
+        path = "/api/v1/namespaces/team-a/pods/" + c["name"]
+        before = c["documents"][0]["metadata"].get("annotations") or {}
+        after = c["documents"][1]["metadata"].get("annotations") or {}
+        patch = {"metadata": {"annotations": dict({k: None for k in before if k not in after}, **after)}}
+        status, answer, _ = server.call("PATCH", path, patch, "application/merge-patch+json")
+        check(status == (403 if c["denied"] else 200), f"{c['name']}: {status} {json.dumps(answer)[:300]}")
+        if status == 403:
+            wanted = [line.split(": ", 1)[1] for line in c["text"].splitlines() if not line.startswith("#")]
+            check(
+                all(w in answer["message"] for w in wanted),
+                f"{c['name']}: wanted {wanted}, got {answer['message']}",
+            )
+
+    def change(webhook):
+        groups = {}
         for c in pairs:
-            path = "/api/v1/namespaces/team-a/pods/" + c["name"]
-            before = c["documents"][0]["metadata"].get("annotations") or {}
-            after = c["documents"][1]["metadata"].get("annotations") or {}
-            patch = {"metadata": {"annotations": dict({k: None for k in before if k not in after}, **after)}}
-            status, answer, _ = server.call("PATCH", path, patch, "application/merge-patch+json")
-            check(status == (403 if c["denied"] else 200), f"{c['name']}: {status} {json.dumps(answer)[:300]}")
-            if status == 403:
-                wanted = [line.split(": ", 1)[1] for line in c["text"].splitlines() if not line.startswith("#")]
-                check(
-                    all(w in answer["message"] for w in wanted),
-                    f"{c['name']}: wanted {wanted}, got {answer['message']}",
-                )
+            groups.setdefault(json.dumps(c["nodes"]), []).append(c)
+        for nodes, group in sorted(groups.items()):
+            with known_nodes(server, webhook, json.loads(nodes)):
+                for c in group:
+                    update(c)
         print(f"{len(pairs)} golden updates through the admission chain")
 
     return change
@@ -229,6 +227,7 @@ def updates(server):
         return status, answer.get("message", "")
 
     for good in (
+        {"gpu_fraction": "0.9"},
         {"memory_limit": "64Gi"},
         {"memory_factor": "70"},
         {"compute_request": "0.2", "compute_limit": "0.4"},
@@ -236,10 +235,12 @@ def updates(server):
         {"log_level": "DEBUG"},
     ):
         check(change(**good)[0] == 200, f"live change {good}: {change(**good)}")
-    for bad in ({"gpu_fraction": "0.9"}, {"visible_memory": "limit"}, {"injected": "{}"}):
+    for bad in ({"gpu_fraction": "2"}, {"visible_memory": "limit"}, {"injected": "{}"}, {"granted": "{}"}):
         status, _message = change(**bad)
         check(status == 403, f"change {bad} must be denied: {status}")
-    check("memory-limit, memory-factor" in change(gpu_fraction="0.9")[1], "the denial lists the changeable settings")
+    check(
+        "memory-limit, memory-factor" in change(visible_memory="limit")[1], "the denial lists the changeable settings"
+    )
     check(change(memory_factor="700")[0] == 403, "a wrong live value is denied")
 
 
@@ -356,7 +357,7 @@ def main():
         webhook.write("{}\n")
         apply("{}")
         workloads(server, cases)
-        change()
+        change(webhook)
         updates(server)
         returning_pods(server)
         latency(server)

@@ -33,9 +33,9 @@ class Mutator {
 
  private:
   void Annotate(Json& pod) {
-    static const std::vector<std::string> keys = {
-        "gpu-fraction", "gpu-memory", "memory-limit",  "memory-factor", "prefetch", "inject",
-        "injected",     "placement",  "compute-limit", "nonsense",      ""};
+    static const std::vector<std::string> keys = {"gpu-fraction",  "gpu-memory", "memory-limit", "memory-factor",
+                                                  "prefetch",      "inject",     "injected",     "placement",
+                                                  "compute-limit", "nonsense",   "granted",      ""};
     static const std::vector<std::string> values = {"0.5", "1",   "2",   "10Gi",     "false", "off",
                                                     "",    "100", "1e3", "\xc3\xa9", "{}"};
     if (!pod.is_object()) return;
@@ -98,6 +98,7 @@ Json Stripped(Json pod) {
     if (auto a = m->find("annotations"); a != m->end() && a->is_object()) {
       a->erase("sluice.dev/injected");
       a->erase("sluice.dev/placement");
+      a->erase("sluice.dev/granted");
       if (a->empty()) m->erase("annotations");
     } else if (a != m->end() && a->is_null()) {
       m->erase("annotations");

@@ -104,6 +104,24 @@ spec:
 )"));
 }
 
+TEST_CASE("an apply of another size keeps what runs") {
+  for (const bool resized_before : {false, true}) {
+    Applied a = Apply(kPod);
+    Json manifest = a.manifest;
+    manifest["metadata"]["annotations"]["sluice.dev/gpu-fraction"] = "0.7";
+    if (resized_before) a.running["metadata"]["annotations"]["sluice.dev/gpu-fraction"] = "0.6";
+    Json merged = Merged(a, manifest);
+    REQUIRE(merged["spec"] != a.running["spec"]);
+    merged["metadata"]["annotations"]["sluice.dev/gpu-fraction"] = "0.7";
+    CHECK(AfterWebhook(a, merged, {})["spec"] == a.running["spec"]);
+    // Units that the manifest itself gives are the user's, for the API server to judge.
+    merged["spec"]["containers"][0]["resources"]["limits"]["sluice.dev/gpu-percent"] = "70";
+    merged["spec"]["containers"][0]["resources"]["requests"]["sluice.dev/gpu-percent"] = "70";
+    CHECK(AfterWebhook(a, merged, {})["spec"]["containers"][0]["resources"] ==
+          merged["spec"]["containers"][0]["resources"]);
+  }
+}
+
 TEST_CASE("a second apply of another system's form changes nothing") {
   Config config;
   config.aliases = true;

@@ -42,10 +42,13 @@ another workload the annotations belong into the template's metadata.
 )";
   for (const settings::Key& k : settings::Table()) {
     out += "| `" + std::string(k.name) + "` | " + std::string(k.accepted) + " | " + std::string(k.meaning) + " | " +
-           Cell(k.default_text) + " | " + (k.live ? "yes" : "no") + " | " +
+           Cell(k.default_text) + " | " + (k.settable ? "yes" : "no") + " | " +
            (k.variable.empty() ? "-" : "`" + std::string(k.variable) + "`") + " |\n";
   }
   out += R"(
+`gpu-fraction` and `gpu-memory` of a running pod change as far as its GPU has room; the answer is in `sluice.dev/granted`
+([sharing.md](sharing.md#changing-a-running-pods-size)).
+
 A wrong value is denied at admission with the field, the value and what is accepted; nothing is ignored and nothing is
 clamped. All errors of a pod come in one message.
 

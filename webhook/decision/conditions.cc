@@ -88,6 +88,7 @@ bool ConcernsSluice(const Json& pod, bool aliases) {
 bool IsHandled(const Json& pod) {
   const Json* annotations = Annotations(pod);
   return annotations != nullptr && annotations->contains(kMarkerField) && !annotations->contains(kPlacementField) &&
+         !annotations->contains(kGrantedField) &&
          !AnyContainer(pod, [](const Json& c) { return RequestsResource(c) && !PreloadsLibrary(c); });
 }
 

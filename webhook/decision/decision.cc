@@ -12,9 +12,11 @@
 #include "webhook/decision/host_access.h"
 #include "webhook/decision/injection.h"
 #include "webhook/decision/marker.h"
+#include "webhook/decision/opportunistic.h"
 #include "webhook/decision/other_systems.h"
 #include "webhook/decision/patch.h"
 #include "webhook/decision/requested_shares.h"
+#include "webhook/decision/resize.h"
 
 namespace sluice::webhook {
 namespace {
@@ -44,6 +46,7 @@ struct GrantedShare {
   const RequestedShare* requested;
   uint32_t percent;
   bool is_computed = false;  // the webhook chose the units, not the user
+  bool is_resized = false;   // the pod comes back with a size that it got while it ran
 };
 
 class Decider {
@@ -76,7 +79,7 @@ class Decider {
     Patch patch;
     for (const GrantedShare& s : shares) {
       InjectResource(*s.requested, s.percent, findings_, patch);
-      InjectVariables(*s.requested, s.percent, input_, findings_, patch);
+      InjectVariables(*s.requested, s.percent, s.is_resized, input_, findings_, patch);
       AddWarnings(*view.spec, *s.requested);
     }
     if (findings_.IsEnabled(Rule::kSetRuntimeClass) && !shares.empty() &&
@@ -90,7 +93,7 @@ class Decider {
       HideOtherDevices(view, shares, patch);
       SetScheduler(*view.spec, patch);
       SetMarker(view, shares, patch);
-      DropPlacement(view, requested, patch);
+      DropOldAnswers(view, requested, patch);
     }
     out_.patch = patch.Dump();
     Close();
@@ -114,12 +117,14 @@ class Decider {
     }
   }
 
-  // A pod that is restored, or copied with its annotations, is placed anew.
-  void DropPlacement(const PodView& view, const RequestedShares& requested, Patch& patch) {
-    if (!requested.has_old_placement || !findings_.IsEnabled(Rule::kDropPlacement)) return;
-    if (!view.annotations->contains(kPlacementField)) return;
-    findings_.Warn(Rule::kDropPlacement, std::string(kPlacementField) + " is removed: the pod is placed anew");
-    patch.Remove("/metadata/annotations", kPlacementField);
+  // A pod that is restored, or copied with its annotations, is placed and answered anew.
+  void DropOldAnswers(const PodView& view, const RequestedShares& requested, Patch& patch) {
+    if (!findings_.IsEnabled(Rule::kDropPlacement)) return;
+    for (const std::string& field : requested.old_answers) {
+      if (!view.annotations->contains(field)) continue;
+      findings_.Warn(Rule::kDropPlacement, field + " is removed: the pod is placed anew");
+      patch.Remove("/metadata/annotations", field);
+    }
   }
 
   // Adds this container's share, or denies.
@@ -129,13 +134,20 @@ class Decider {
     CheckOtherSystems(view, c, r.sized_by, input_, findings_);
     if (!CheckUnits(c)) return;
     const std::optional<int64_t> units = c.limit ? c.limit : c.request;
+    if (r.settings.priority == settings::Priority::kOpportunistic) {
+      std::string problem = OpportunisticProblem(r, units);
+      if (problem.empty()) return shares.push_back({&r, 1, false});
+      return findings_.Deny(Rule::kResourceContradiction, std::move(problem));
+    }
+    if (input_.mode == Mode::kUpdate) return GrantRunning(view, r, units, shares);
     std::optional<uint32_t> percent = r.settings.gpu_percent;
     bool is_computed = false;
+    const bool is_resized = units && marker_.HasOtherSize(c.name, *units, r.settings);
     if (const auto memory = r.settings.gpu_memory; memory && !percent) {
-      is_computed = !units || marker_.HasComputed(c.name, *units, *memory);
+      is_computed = !units || is_resized || marker_.HasComputed(c.name, *units, *memory);
       percent = PercentOfMemory(view, r, *memory, units, is_computed);
       if (!percent) return;
-    } else if (percent && units && *units != *percent) {
+    } else if (percent && units && *units != *percent && !is_resized) {
       findings_.Deny(Rule::kResourceContradiction,
                      r.sized_by + ": '" + settings::FormatFraction(*percent) + "' contradicts " + c.field +
                          ".resources of container '" + c.name + "', which requests " + std::to_string(*units) +
@@ -144,7 +156,28 @@ class Decider {
     if (!percent && units) percent = static_cast<uint32_t>(*units);
     if (!percent) return;  // an invalid size is denied already
     CheckMemoryLimit(view, r, *percent);
-    shares.push_back({&r, *percent, is_computed});
+    shares.push_back({&r, *percent, is_computed, is_resized});
+  }
+
+  // A running container keeps its units; the agent gives it another size if its card has it.
+  void GrantRunning(const PodView& view, const RequestedShare& r, std::optional<int64_t> units,
+                    std::vector<GrantedShare>& shares) {
+    if (input_.is_resize) CheckResize(view, r);
+    if (!units) return;
+    const auto percent = static_cast<uint32_t>(*units);
+    CheckMemoryLimit(view, r, r.settings.gpu_percent.value_or(percent));
+    shares.push_back({&r, percent});
+  }
+
+  void CheckResize(const PodView& view, const RequestedShare& r) {
+    if (std::string problem = ResizeProblem(r); !problem.empty()) {
+      findings_.Deny(Rule::kResize, std::move(problem));
+    } else if (r.settings.gpu_memory) {
+      const MemoryShare share =
+          ShareOfMemory(*r.settings.gpu_memory, Gpus(*view.spec), input_.config.assumed_gpu_memory);
+      if (share.percent || share.is_unknown) return;
+      findings_.Deny(Rule::kMemoryAbove, r.sized_by + ": " + share.error + " (container '" + r.container->name + "')");
+    }
   }
 
   bool CheckUnits(const Container& c) {
@@ -186,19 +219,19 @@ class Decider {
     if (!share.percent) {
       // The agent gives no more than the units are worth.
       if (share.is_unknown && units) return static_cast<uint32_t>(*units);
-      // A running pod keeps its share; a template may wait for nodes that an autoscaler adds.
+      // A template may wait for nodes that an autoscaler adds.
       if (share.is_unknown && input_.mode == Mode::kTemplate) {
         out_.warnings.push_back(r.sized_by + ": " + share.error);
-      } else if (input_.mode != Mode::kUpdate) {
+      } else {
         findings_.Deny(share.is_unknown ? Rule::kMemoryUnknown : Rule::kMemoryAbove,
                        r.sized_by + ": " + share.error + " (container '" + r.container->name + "')");
       }
       if (input_.mode == Mode::kCreate || !units) return std::nullopt;
       return static_cast<uint32_t>(*units);
     }
-    if (!units || (is_computed && input_.mode != Mode::kUpdate)) return share.percent;
+    if (!units || is_computed) return share.percent;
     // A user may request more units than the bytes need. Fewer can come with a pod copied from another cluster.
-    if (*units < *share.percent && input_.mode != Mode::kUpdate) {
+    if (*units < *share.percent) {
       findings_.Deny(Rule::kResourceContradiction,
                      r.sized_by + ": '" + settings::FormatQuantity(memory) + "' needs " +
                          std::to_string(*share.percent) + " percent of the smallest GPU, but " + r.container->field +

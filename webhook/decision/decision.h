@@ -45,7 +45,8 @@ struct Input {
   const Config& config;
   const Nodes& nodes;
   Mode mode = Mode::kCreate;
-  RuleSet off = {};  // disabled rules; only the test that each rule matters sets it
+  RuleSet off = {};        // disabled rules; only the test that each rule matters sets it
+  bool is_resize = false;  // with kUpdate: annotations that give a size changed
 };
 
 Decision Decide(const Input& input);
@@ -58,8 +59,9 @@ bool ConcernsSluice(const Json& pod, bool aliases);
 // Whether the API server must ask the webhook about this pod: it concerns sluice, or sets NVIDIA_VISIBLE_DEVICES.
 bool NeedsDecision(const Json& pod, bool aliases);
 
-// Whether the pod carries the marker, sluice's library in every container that requests the resource, and no placement,
-// which comes only with the extender's binding. The ValidatingAdmissionPolicy demands it.
+// Whether the pod carries the marker, sluice's library in every container that requests the resource, and neither a
+// placement, which comes only with the extender's binding, nor an agent's answer. The ValidatingAdmissionPolicy demands
+// it.
 bool IsHandled(const Json& pod);
 
 // Whether an annotation of this key is sluice's, or one that sluice reads as an alias.

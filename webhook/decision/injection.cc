@@ -83,6 +83,16 @@ void CheckVariable(const RequestedShare& share, size_t index, const Json& entry,
                                        expected->second + "', or no such variable"));
 }
 
+// Gives a variable about the size the size of `given`. Returns its name.
+std::string_view ReplaceSize(const std::string& pointer, const Json& entry, const settings::Settings& given,
+                             Patch& patch) {
+  const settings::Key& key = settings::Of(given.gpu_memory ? settings::Id::kGpuMemory : settings::Id::kGpuFraction);
+  const std::string value = settings::Format(given).at(std::string(key.name));
+  if (Text(entry, "name") != key.variable) patch.Replace(pointer, "name", Quote(key.variable));
+  if (Text(entry, "value") != value) patch.Add(pointer, "value", Quote(value));  // adds a member or replaces it
+  return key.variable;
+}
+
 std::string MergePreload(std::string_view old) {
   return old.empty() ? std::string(kShim) : std::string(kShim) + ":" + std::string(old);
 }
@@ -105,8 +115,8 @@ void RemoveVisibleDevices(const Container& c, const Json& env, Findings& finding
 
 bool PreloadsSluice(std::string_view value) { return value.substr(0, value.find_first_of(": ")) == kShim; }
 
-void InjectVariables(const RequestedShare& share, uint32_t percent, const Input& input, Findings& findings,
-                     Patch& patch) {
+void InjectVariables(const RequestedShare& share, uint32_t percent, bool is_resized, const Input& input,
+                     Findings& findings, Patch& patch) {
   const Container& c = *share.container;
   settings::Settings given = share.settings;
   given.inject.reset();
@@ -120,6 +130,10 @@ void InjectVariables(const RequestedShare& share, uint32_t percent, const Input&
     const Json& entry = (*env)[i];
     const std::string_view name = Text(entry, "name");
     if (name == kPreload) preload = i;
+    if (const settings::Key* key = FindVariable(name); is_resized && key != nullptr && IsSize(*key)) {
+      present.emplace_back(ReplaceSize(c.pointer + "/env/" + std::to_string(i), entry, given, patch));
+      continue;
+    }
     present.emplace_back(name);
     // A running pod's variables repeat the annotations of its creation.
     if (input.mode != Mode::kUpdate) CheckVariable(share, i, entry, given, findings);

@@ -10,9 +10,9 @@
 namespace sluice::webhook {
 
 // Denies variables that contradict the container's settings. Adds sluice's library to LD_PRELOAD, and a variable for
-// each setting.
-void InjectVariables(const RequestedShare& share, uint32_t percent, const Input& input, Findings& findings,
-                     Patch& patch);
+// each setting. `is_resized`: variables about the size are an earlier admission's, and get the new size.
+void InjectVariables(const RequestedShare& share, uint32_t percent, bool is_resized, const Input& input,
+                     Findings& findings, Patch& patch);
 
 // Sets the resource in limits and requests.
 void InjectResource(const RequestedShare& share, uint32_t percent, Findings& findings, Patch& patch);

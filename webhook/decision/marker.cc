@@ -6,13 +6,35 @@
 
 namespace sluice::webhook {
 
-bool Marker::HasComputed(std::string_view container, int64_t units, uint64_t memory) const {
+const Json* Marker::Find(std::string_view container) const {
   const Json* containers = Member(json_, "containers");
-  const Json* c = containers == nullptr ? nullptr : Member(*containers, container);
-  if (c == nullptr || Text(*c, "units") != "computed") return false;
-  const Json* percent = Member(*c, "percent");
+  return containers == nullptr ? nullptr : Member(*containers, container);
+}
+
+bool Marker::IsComputed(std::string_view container) const {
+  const Json* c = Find(container);
+  return c != nullptr && Text(*c, "units") == "computed";
+}
+
+std::optional<uint64_t> Marker::Bytes(std::string_view container) const {
+  const Json* c = Find(container);
+  const Json* bytes = c == nullptr ? nullptr : Member(*c, "memory");
+  return bytes != nullptr && bytes->is_number_unsigned() ? std::optional(bytes->get<uint64_t>()) : std::nullopt;
+}
+
+bool Marker::HasComputed(std::string_view container, int64_t units, uint64_t memory) const {
+  const Json* c = Find(container);
+  const Json* percent = c == nullptr ? nullptr : Member(*c, "percent");
+  return percent != nullptr && *percent == units && IsComputed(container) && Bytes(container) == memory;
+}
+
+bool Marker::HasOtherSize(std::string_view container, int64_t units, const settings::Settings& size) const {
+  const Json* c = Find(container);
+  const Json* percent = c == nullptr ? nullptr : Member(*c, "percent");
+  if (percent == nullptr || *percent != units) return false;
   const Json* bytes = Member(*c, "memory");
-  return percent != nullptr && bytes != nullptr && *percent == units && *bytes == memory;
+  if (size.gpu_memory) return bytes == nullptr || *bytes != *size.gpu_memory;
+  return size.gpu_percent && (bytes != nullptr || *size.gpu_percent != units);
 }
 
 Marker ReadMarker(const PodView& view) {

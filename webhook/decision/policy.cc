@@ -145,7 +145,8 @@ std::string HandledCel() {
                               "e.value.startsWith('" SLUICE_CONTAINER_SHIM "'))))";
   return HasAnnotations("object") +
          " && '" SLUICE_DOMAIN "/" SLUICE_KEY_INJECTED "' in object.metadata.annotations && !('" SLUICE_DOMAIN
-         "/" SLUICE_KEY_PLACEMENT "' in object.metadata.annotations) && object.spec.containers.all(c, " +
+         "/" SLUICE_KEY_PLACEMENT "' in object.metadata.annotations) && !('" SLUICE_DOMAIN "/" SLUICE_KEY_GRANTED
+         "' in object.metadata.annotations) && object.spec.containers.all(c, " +
          library + ") && (!has(object.spec.initContainers) || object.spec.initContainers.all(c, " + library + "))";
 }
 

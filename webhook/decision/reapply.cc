@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "sluice/names.h"
 #include "webhook/decision/patch.h"
 
 namespace sluice::webhook {
@@ -31,6 +32,45 @@ bool AreSameEntries(const Json& a, const Json& b) {
   return sorted(a) == sorted(b);
 }
 
+bool GivesSize(const Json& variable) {
+  const std::string_view name = Text(variable, "name");
+  return name == SLUICE_ENV_GPU_FRACTION || name == SLUICE_ENV_GPU_MEMORY;
+}
+
+// Takes from a container's env or resources what the webhook writes about a share's size, where it is as in `runs`.
+void RemoveSize(Json& part, const Json& runs) {
+  if (part.is_array() && runs.is_array()) {
+    for (auto entry = part.begin(); entry != part.end();) {
+      const bool is_known = GivesSize(*entry) && std::find(runs.begin(), runs.end(), *entry) != runs.end();
+      entry = is_known ? part.erase(entry) : entry + 1;
+    }
+    return;
+  }
+  for (const char* list : {"limits", "requests"}) {
+    const Json* own = Member(part, list);
+    const Json* other = Member(runs, list);
+    if (own == nullptr || other == nullptr || !own->is_object()) continue;
+    const Json* units = Member(*other, SLUICE_RESOURCE);
+    if (units != nullptr && Member(*own, SLUICE_RESOURCE) != nullptr && own->at(SLUICE_RESOURCE) == *units) {
+      part[list].erase(SLUICE_RESOURCE);
+    }
+  }
+}
+
+// Whether the decision gives the member as it runs, size apart. A running container keeps its units, and its variables
+// those of its creation, while its annotation may give another size. A size in the manifest must be the one that runs.
+bool IsAsItRuns(const Json& runs, const Json* wanted, Json given) {
+  if (given == runs || AreSameEntries(given, runs)) return true;
+  Json manifest = wanted == nullptr ? Json::object() : *wanted, rest = runs;
+  RemoveSize(manifest, runs);
+  const Json others = manifest, decided = given;
+  RemoveSize(manifest, others);
+  if (manifest != others) return false;
+  RemoveSize(rest, runs);
+  RemoveSize(given, decided);
+  return given == rest || AreSameEntries(given, rest);
+}
+
 // One member of a container: as it runs, as the update has it, and as the decision about the update gives it.
 void KeepMember(const std::string& pointer, const char* name, const Json& running, const Json& updated,
                 const Json& decided, Patch& patch) {
@@ -38,7 +78,7 @@ void KeepMember(const std::string& pointer, const char* name, const Json& runnin
   const Json* wanted = Member(updated, name);
   const Json* given = Member(decided, name);
   if (runs == nullptr || given == nullptr || (wanted != nullptr && *wanted == *runs)) return;
-  if (*given != *runs && !AreSameEntries(*given, *runs)) return;
+  if (!IsAsItRuns(*runs, wanted, *given)) return;
   const std::string value = runs->dump(-1, ' ', false, Json::error_handler_t::replace);
   if (wanted == nullptr) {
     patch.Add(pointer, name, value);

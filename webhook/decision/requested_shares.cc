@@ -33,7 +33,7 @@ class Resolver {
       return out;
     }
     out.concerns_sluice = true;
-    out.has_old_placement = sorted_.has_old_placement;
+    out.old_answers = sorted_.old_answers;
     if (sorted_.is_inject_false) {
       const auto first = std::find_if(view_.containers.begin(), view_.containers.end(),
                                       [](const Container& c) { return c.requests_resource; });

@@ -21,7 +21,7 @@ struct RequestedShare {
 
 struct RequestedShares {
   bool concerns_sluice = false;            // false: the pod stays unchanged
-  bool has_old_placement = false;          // the annotation holds the placement of another pod
+  std::vector<std::string> old_answers;    // annotations that hold sluice's answers to another pod
   std::vector<RequestedShare> containers;  // those with a share or with settings
 };
 

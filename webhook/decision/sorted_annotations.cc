@@ -74,13 +74,13 @@ class Sorter {
       if (!error.empty()) findings_.Deny(Rule::kInject, error);
       return;
     }
-    if (!own.by_name && own.key == SLUICE_KEY_PLACEMENT && input_.mode == Mode::kCreate &&
-        view_.annotations->contains(kMarkerField)) {
-      sorted_.has_old_placement = true;
+    const bool is_answer = !own.by_name && (own.key == SLUICE_KEY_PLACEMENT || own.key == SLUICE_KEY_GRANTED);
+    if (is_answer && input_.mode == Mode::kCreate && view_.annotations->contains(kMarkerField)) {
+      sorted_.old_answers.push_back(annotation);
       return;
     }
     sorted_.has_settings = true;
-    if (!own.by_name && own.key == SLUICE_KEY_PLACEMENT) {
+    if (is_answer) {
       if (input_.mode != Mode::kUpdate) {
         findings_.Deny(Rule::kOwnKey,
                        annotation + ": only sluice may write this annotation; accepted: a pod without it");

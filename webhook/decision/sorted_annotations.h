@@ -31,7 +31,8 @@ struct SortedAnnotations {
   bool has_settings = false;       // any key of ours but the marker and the pod's inject
   bool is_inject_false = false;    // sluice.dev/inject: "false"
   bool is_inject_invalid = false;  // denied already
-  bool has_old_placement = false;  // a placement beside the marker: of the pod that this one was copied from
+  // A placement or a granted size beside the marker: of the pod that this one was copied from.
+  std::vector<std::string> old_answers;
 };
 
 // Denies unknown keys, reserved keys and wrong alias values; the values of settings are parsed later.

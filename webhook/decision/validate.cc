@@ -8,6 +8,7 @@
 #include "sluice/names.h"
 #include "webhook/decision/findings.h"
 #include "webhook/decision/marker.h"
+#include "webhook/decision/resize.h"
 #include "webhook/decision/resource_claim.h"
 #include "webhook/decision/template_search.h"
 
@@ -52,7 +53,8 @@ std::vector<std::string> Changed(const std::map<std::string, std::string>& befor
 
 // Whether only sluice may write the annotation.
 bool IsReserved(const AnnotationKey& key) {
-  return !key.by_name && (key.key == SLUICE_KEY_INJECTED || key.key == SLUICE_KEY_PLACEMENT);
+  return !key.by_name &&
+         (key.key == SLUICE_KEY_INJECTED || key.key == SLUICE_KEY_PLACEMENT || key.key == SLUICE_KEY_GRANTED);
 }
 
 // Whether sluice.dev/inject: "false" makes all other annotations meaningless.
@@ -120,11 +122,12 @@ ValidationResult ValidateUpdate(const Json& old_pod, const Input& input, const R
   const bool is_left_alone = IsLeftAlone(old_pod) && IsLeftAlone(input.pod);
   const auto before = OwnAnnotations(old_pod, input.config.aliases);
   const auto after = OwnAnnotations(input.pod, input.config.aliases);
-  bool needs_decision = false;
+  bool needs_decision = false, is_resize = false;
   for (const std::string& annotation : Changed(before, after)) {
     const auto key = ParseOwnKey(annotation);
     if (key && IsReserved(*key)) {
-      // The extender sets the placement in its Binding, which is no update of the pod. With a placement of their own,
+      // The extender sets the placement in its Binding, and the agent what it granted through pods/status, which is no
+      // update of the pod. With a placement of their own,
       // users could reserve GPUs that they do not hold.
       if (IsTrusted(input.config, requester)) continue;
       out.denials.push_back(
@@ -133,7 +136,14 @@ ValidationResult ValidateUpdate(const Json& old_pod, const Input& input, const R
     }
     if (is_left_alone) continue;
     const settings::Key* known = key ? settings::Find(key->key) : nullptr;
-    if (known != nullptr && known->live) {
+    const bool is_size = IsSizeAnnotation(annotation, input.config.aliases);
+    if (is_size && !after.contains(annotation) && !HasOtherSize(after, annotation, input.config.aliases)) {
+      out.denials.push_back({Rule::kOwnKey, annotation + ": this annotation gives the share and cannot go from a " +
+                                                "running pod; accepted: another value, or a new pod"});
+      continue;
+    }
+    is_resize |= is_size;
+    if (is_size || (known != nullptr && known->settable)) {
       needs_decision = true;
       continue;
     }
@@ -144,10 +154,10 @@ ValidationResult ValidateUpdate(const Json& old_pod, const Input& input, const R
     if (key && known == nullptr) continue;  // the removal of an unknown key is allowed
     out.denials.push_back(
         {Rule::kOwnKey, annotation + ": this annotation cannot change on a running pod; accepted: a change of " +
-                            settings::LiveNames() + ", or a new pod"});
+                            settings::SettableNames() + ", or a new pod"});
   }
   if (!needs_decision || !out.denials.empty()) return out;
-  const Input running{input.pod, input.name_space, input.config, input.nodes, Mode::kUpdate, input.off};
+  const Input running{input.pod, input.name_space, input.config, input.nodes, Mode::kUpdate, input.off, is_resize};
   Decision decision = Decide(running);
   out.denials = std::move(decision.denials);
   out.warnings = std::move(decision.warnings);

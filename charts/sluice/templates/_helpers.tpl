@@ -47,6 +47,21 @@ readOnlyRootFilesystem: true
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{- /* "true" where the node's pod must open the cards' device nodes without help by NVIDIA's toolkit. */ -}}
+{{- define "sluice.privileged" -}}
+{{- $d := .Values.driver -}}
+{{- if and (eq $d.access "own") (or (eq $d.privileged "always") (and (eq $d.privileged "auto") (not $d.deviceRoot))) }}true{{ end }}
+{{- end }}
+
+{{- define "sluice.nodeLocked" -}}
+{{- if include "sluice.privileged" . -}}
+privileged: true
+readOnlyRootFilesystem: true
+{{- else }}
+{{- include "sluice.locked" . }}
+{{- end }}
+{{- end }}
+
 {{- define "sluice.nodeAffinity" -}}
 {{- if ne .Values.node.affinity "none" }}
 affinity:

@@ -108,7 +108,7 @@ uint64_t ServeDevice(Device& device, EvictionPace* pace) {
   uint64_t next_ns = device.tokens.time_slices().Tick();
   if (device.OverCapacity()) {
     const uint64_t began = MonotonicNs();
-    const uint64_t evicted = device.Evict(pace->slice_bytes);
+    const uint64_t evicted = device.Evict(pace->slice_bytes, true);
     if (evicted > 0) {
       const uint64_t took = std::max<uint64_t>(MonotonicNs() - began, 1);
       pace->slice_bytes = std::clamp(evicted * kSliceNs / took, kMinSliceBytes, kMaxSliceBytes);

@@ -10,6 +10,7 @@
 #include "hooklib/engine/config.h"
 #include "hooklib/engine/device/budget_follower.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/engine.h"
 #include "hooklib/engine/observe/library_launches.h"
 #include "hooklib/engine/observe/log.h"
 
@@ -107,6 +108,7 @@ void Device::ApplyBudget(const sluice_budget& next) {
   residency.set_budget_rising(raise_expected_until_ns != 0);
   if (next.budget_bytes != budget.budget_bytes) memory_factor.Restart();
   budget = next;
+  link_meter.SetRate(next.link_bytes_per_s, LinkBytes(), MonotonicNs());
   if (budget.limit_bytes == 0) budget.limit_bytes = total_bytes;
   residency.set_prefetch(static_cast<policy::Prefetch>(std::min<uint8_t>(next.prefetch, 2)));
   g_log_level = static_cast<settings::LogLevel>(std::min<uint8_t>(next.log_level, 3));

@@ -25,6 +25,7 @@
 #include "hooklib/libraries/extents/torch_kernels.h"
 #include "hooklib/memory/live_map.h"
 #include "hooklib/policy/budget/fault_ledger.h"
+#include "hooklib/policy/budget/link_meter.h"
 #include "hooklib/policy/residency.h"
 #include "hooklib/policy/steady/launch_fast_path.h"
 #include "sluice/wire.h"
@@ -56,7 +57,9 @@ struct Device final : memory::Timeline {
   // Monotonic ns: until then the budget may be raised, because others give memory up for it, 64 MiB at a time. 0: no
   // raise is expected.
   std::atomic<uint64_t> raise_expected_until_ns{0};
-  Tokens tokens{&uuid};  // compute time; has locks of its own
+  policy::LinkMeter link_meter;           // WaitNs: any thread; the rest: with the lock held
+  std::atomic<uint64_t> link_wait_ns{0};  // that launches waited for it
+  Tokens tokens{&uuid};                   // compute time; has locks of its own
   // Not checked: the bounds of the arenas and a flag, both atomic.
   bool MayHold(CUdeviceptr pointer) SLUICE_NO_THREAD_SAFETY_ANALYSIS { return residency.chunks().MayHold(pointer); }
   bool MayUseFastPath() const SLUICE_NO_THREAD_SAFETY_ANALYSIS { return fast_path.HasEntries(); }
@@ -181,6 +184,10 @@ struct Device final : memory::Timeline {
   // Before work that touches this, while the budget is being raised: waits for room instead of evicting chunks of this
   // process. Their eviction would share the link with those that make the room, and they would be needed back at once.
   void AwaitRoom(const Work& work) SLUICE_TAKES_DEVICE_LOCK;
+  // Before work that touches this and finds bytes of it missing: waits until the container's share of the link allows
+  // more transfers. Time alone ends the wait, so it cannot hang, whatever the GPU waits for.
+  void AwaitLink(const Work& work) SLUICE_TAKES_DEVICE_LOCK;
+  void CountLink() SLUICE_DEVICE_LOCKED;  // what was moved since
   void Execute(const policy::PlanStep& step, Stream* stream) SLUICE_DEVICE_LOCKED;
   // Maps host memory that launches use remotely, and unmaps what they no longer do.
   void ApplyRemoteMappings(const policy::Plan& plan) SLUICE_DEVICE_LOCKED;
@@ -205,7 +212,8 @@ struct Device final : memory::Timeline {
 
   // --- on the engine's own thread (device_rebalance.cc) ---
   // Evicts what exceeds the capacity, `max_bytes` at most. Bytes evicted; 0: nothing may be evicted now.
-  uint64_t Evict(uint64_t max_bytes) SLUICE_TAKES_DEVICE_LOCK;
+  // `reclaimed`: for another container, so the bytes do not count as this one's use of the link.
+  uint64_t Evict(uint64_t max_bytes, bool reclaimed) SLUICE_TAKES_DEVICE_LOCK;
   bool OverCapacity() SLUICE_TAKES_DEVICE_LOCK;
   // Fetches chunks of the working set, up to the capacity and `max_bytes`.
   uint64_t RestoreWorkingSet(uint64_t max_bytes) SLUICE_TAKES_DEVICE_LOCK;
@@ -251,8 +259,9 @@ struct Device final : memory::Timeline {
   bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;      // its work, and everything on its queues
   // Waits, without the lock, until `fits()` holds. This process's share may be on its way: the agent has lent it out,
   // or other processes have not given it up yet. Whether it came.
-  template <typename F>
-  bool AwaitShare(uint64_t bytes, F fits) SLUICE_DEVICE_LOCKED;
+  // After 3 s it gives up, unless `is_patient()` holds.
+  template <typename F, typename G>
+  bool AwaitShare(uint64_t bytes, F fits, G is_patient) SLUICE_DEVICE_LOCKED;
   uint64_t HostAllowance() SLUICE_DEVICE_LOCKED;  // bytes of host memory that may still be used
   void LogRefusal(Refusal refusal, uint64_t bytes) SLUICE_DEVICE_LOCKED;
   void SetLive(memory::Extent range, bool alive, memory::Extent owner = {}) SLUICE_DEVICE_LOCKED;  // RemoveLive's owner
@@ -262,6 +271,7 @@ struct Device final : memory::Timeline {
   bool OnEngineStream(F work) SLUICE_DEVICE_LOCKED;
   Stream* EngineStream(Context* context) SLUICE_DEVICE_LOCKED;
   uint64_t CountLaunches() const SLUICE_DEVICE_LOCKED;
+  uint64_t LinkBytes() const SLUICE_DEVICE_LOCKED;  // moved so far, by whomever
   void Activate() SLUICE_DEVICE_LOCKED;
   void StartCounting() SLUICE_DEVICE_LOCKED;
 

@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <ctime>
 
+#include "hooklib/client/agent_client.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/config.h"
 #include "hooklib/engine/device/budget_follower.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/host_limits.h"
+#include "hooklib/engine/execute/discards.h"
 #include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/libraries/library_calls.h"
@@ -26,19 +28,19 @@ uint64_t Device::HostAllowance() {
   return std::min<uint64_t>(budget.host_bytes, HostMemoryLeft() + residency.stats().host_bytes);
 }
 
-template <typename F>
-bool Device::AwaitShare(uint64_t bytes, F fits) {
+template <typename F, typename G>
+bool Device::AwaitShare(uint64_t bytes, F fits, G is_patient) {
   // A borrower gives up 20 GB/s. A stopped one gives up nothing, and then one such wait a budget is enough.
-  constexpr int kMaxWaitMs = 3000, kStepMs = 2, kPublishEveryMs = 100;
+  constexpr uint64_t kMaxWaitMs = 3000, kStepMs = 2, kPublishEveryMs = 100;
   const bool has_agent = budget.generation != 0;
   if (!has_agent || failed_wait_generation_ == budget.generation || g_captures.load() > 0) return false;
   bool came = false;
   awaited_bytes_ += bytes;
-  for (int ms = 0; ms < kMaxWaitMs && !came; ms += kStepMs) {
+  for (uint64_t ms = 0; (ms < kMaxWaitMs || is_patient()) && !came; ms += kStepMs) {
     {
       DeviceUnlock unlocked(mutex);
       if (ms % kPublishEveryMs == 0) PublishAll();  // the agent reclaims as much as is asked for here
-      const timespec pause{0, kStepMs * 1'000'000L};
+      const timespec pause{0, static_cast<long>(kStepMs) * 1'000'000};
       nanosleep(&pause, nullptr);
     }
     came = fits();
@@ -114,6 +116,10 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
   }
   const Extent arena{base, size};
   eviction_threads::SplitMapping(arena);
+  if (residency.can_discard()) {
+    RelaxedCapture relaxed;
+    TryDiscard();
+  }
   requested_bytes += size;
   UpdateMode();
   bool is_populated = false;
@@ -156,7 +162,8 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
     refusal = Refusal::kLimit;
   } else {
     charged = size;
-    if (!fits() && (beyond() <= budget.host_bytes || !AwaitShare(size, fits))) refusal = Refusal::kHost;
+    if (!fits() && (beyond() <= budget.host_bytes || !AwaitShare(size, fits, [] { return false; })))
+      refusal = Refusal::kHost;
   }
   Context* context = ContextFor(handle);
   std::optional<memory::Va> va;
@@ -300,8 +307,15 @@ bool Device::ReserveUnmanaged(uint64_t bytes) {
     };
     // A guarantee that was lent out returns; bytes beyond it are promised to no one.
     const bool is_owed = !ExceedsAddressSpace(bytes) && unmanaged_bytes.load() + bytes <= budget.guaranteed_bytes;
+    // An opportunistic process waits for lent memory as its launches do, without end, while the agent serves it. This
+    // is what it gets for certain once any is lent.
+    constexpr uint64_t kOpportunisticBytes = uint64_t{512} << 20;
+    const auto is_patient = [&]() SLUICE_DEVICE_LOCKED {
+      return budget.priority == SLUICE_PRIORITY_OPPORTUNISTIC && Client()->attached() &&
+             unmanaged_bytes.load() + bytes <= kOpportunisticBytes;
+    };
     const bool is_charged = (fits() || is_owed) && ChargeContainer(bytes);
-    if (!is_charged || (!fits() && (!is_owed || !AwaitShare(bytes, fits)))) {
+    if (!is_charged || (!fits() && (!is_owed || !AwaitShare(bytes, fits, is_patient)))) {
       if (is_charged) ReleaseContainer(bytes);
       LogRefusal(Refusal::kLimit, bytes);
       return false;

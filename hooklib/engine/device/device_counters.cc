@@ -113,6 +113,7 @@ void Device::Publish(sluice_gpu_counters* slot) {
   put(&slot->kernel_ns, used.ns);
   put(&slot->kernel_estimated_ns, used.estimated_ns);
   put(&slot->newer_entries, NewerEntries());
+  put(&slot->link_wait_ns, link_wait_ns.load(std::memory_order_relaxed));
   put(&slot->working_set_bytes, working_set_bytes_);
   __atomic_store_n(&slot->factor, memory_factor.Percent(), __ATOMIC_RELAXED);
   put(&slot->generation, budget.generation);

@@ -42,8 +42,9 @@ bool Device::OverCapacity() {
   return active.load() && residency.resident_bytes() > residency.capacity();
 }
 
-uint64_t Device::Evict(uint64_t max_bytes) {
+uint64_t Device::Evict(uint64_t max_bytes, bool reclaimed) {
   DeviceLock lock(mutex);
+  const uint64_t moved = residency.stats().bytes_out;
   const uint64_t before = residency.resident_bytes();
   if (!active.load() || before <= residency.capacity()) return 0;
   const uint64_t to = std::max(residency.capacity(), before - std::min(before, max_bytes));
@@ -52,18 +53,21 @@ uint64_t Device::Evict(uint64_t max_bytes) {
     DiscardNow(plan, stream);
     Execute(plan.now, stream);
   });
+  if (reclaimed) link_meter.Forgive(residency.stats().bytes_out - moved);
   return before - residency.resident_bytes();
 }
 
 uint64_t Device::RestoreWorkingSet(uint64_t max_bytes) {
   DeviceLock lock(mutex);
   if (!active.load() || budget.prefetch == SLUICE_PREFETCH_OFF) return 0;
+  if (link_meter.WaitNs(MonotonicNs()) > 0) return 0;
   const uint64_t before = residency.resident_bytes();
   if (before + memory::kChunkBytes > residency.capacity() || launches_waiting_ > 0) return 0;
   OnEngineStream([&](Stream* stream) SLUICE_DEVICE_LOCKED {
     const uint64_t since = launch_at_second_[active_seconds_ % kSeconds];
     Execute(residency.RestoreWorkingSet(stream->id, max_bytes, since).now, stream);
   });
+  CountLink();
   return residency.resident_bytes() - before;
 }
 
@@ -89,6 +93,37 @@ void Device::AwaitRoom(const Work& work) {
   --launches_waiting_;
   if (now >= raise_expected_until_ns) raise_expected_until_ns = 0;
   residency.set_budget_rising(raise_expected_until_ns != 0);
+}
+
+uint64_t Device::LinkBytes() const {
+  const policy::Pressure::Totals by_driver = BytesMovedByDriver();
+  const policy::ResidencyStats& stats = residency.stats();
+  const uint64_t faults = by_driver.faults > 0 ? by_driver.faults : stats.fault_bytes;  // 0: the driver does not count
+  return stats.bytes_in + stats.bytes_out + stats.remote_bytes + by_driver.taken + faults;
+}
+
+void Device::CountLink() {
+  if (link_meter.rate() != 0) link_meter.Count(LinkBytes(), MonotonicNs());
+}
+
+void Device::AwaitLink(const Work& work) {
+  constexpr uint64_t kMaxPauseNs = 2'000'000;  // the agent may raise the rate
+  const uint64_t began = MonotonicNs();
+  if (link_meter.WaitNs(began) == 0) return;
+  {
+    DeviceLock lock(mutex);
+    AccessSet set;
+    Resolve(work, &set);
+    if (residency.MissingBytes(set.extents) == 0) return;
+  }
+  uint64_t now = began;
+  while (const uint64_t left = link_meter.WaitNs(now)) {
+    if (now - began > policy::LinkMeter::kMaxDebtNs) break;
+    const timespec pause{0, static_cast<long>(std::min(left, kMaxPauseNs))};
+    nanosleep(&pause, nullptr);
+    now = MonotonicNs();
+  }
+  link_wait_ns.fetch_add(now - began, std::memory_order_relaxed);
 }
 
 void Device::ExpectRaise() {
@@ -140,7 +175,7 @@ void Device::MakeRoom() {
   // The first attempt closes the fence that recent uses leave behind. Chunks that are in use for longer are the
   // follower's to evict.
   for (int failed = 0; failed < kMaxFailedAttempts && g_captures.load() == 0 && OverCapacity();) {
-    if (Evict(kSliceBytes) > 0) continue;
+    if (Evict(kSliceBytes, false) > 0) continue;
     ++failed;
     nanosleep(&kPause, nullptr);
   }

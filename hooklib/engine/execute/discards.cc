@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 
 #include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
@@ -13,15 +14,13 @@
 namespace sluice {
 
 namespace {
+
 // Long enough that streams which take turns, launch by launch, do not wait for each other.
 constexpr uint64_t kMinLaunchesAlone = 256;
-}  // namespace
-
-namespace {
 
 enum class DiscardsBy : uint8_t { kUnknown, kRequests, kCalls, kNothing };
 
-// The address space that takes the requests, found by the first one.
+// The address space that takes the requests.
 struct Space {
   std::atomic<DiscardsBy> by{DiscardsBy::kUnknown};
   Mutex first_request;
@@ -33,14 +32,12 @@ Space& TheSpace() {
   return space;
 }
 
-DiscardsBy FindSpace(Space* found, const memory::Extent& first) {
-  MutexLock lock(found->first_request);
-  if (found->by != DiscardsBy::kUnknown) return found->by;
+DiscardsBy FindSpace(Space* found, memory::Extent unused) {
   DiscardsBy by = eviction_threads::CallsAreExact() ? DiscardsBy::kCalls : DiscardsBy::kNothing;
   if (by == DiscardsBy::kNothing) {
     for (const int number : found->port.address_spaces(-1)) {
       const client::Descriptor space(number);
-      if (!requests::Discard(found->port, space, first)) continue;
+      if (!requests::Discard(found->port, space, unused)) continue;
       found->space = space;
       by = DiscardsBy::kRequests;
       break;
@@ -48,22 +45,55 @@ DiscardsBy FindSpace(Space* found, const memory::Extent& first) {
   }
   if (by == DiscardsBy::kNothing)
     SLUICE_LOG(kInfo, "the driver takes no discard requests: freed memory is written back like other memory");
-  found->by = by;
   return by;
+}
+
+bool Request(const std::vector<memory::Extent>& runs) {
+  const Space& space = TheSpace();
+  return std::all_of(runs.begin(), runs.end(),
+                     [&](const memory::Extent& run) { return requests::Discard(space.port, space.space, run); });
 }
 
 // False: the contents stay.
 bool DiscardRuns(const std::vector<memory::Extent>& runs, CUstream stream) {
   Space& space = TheSpace();
-  DiscardsBy by = space.by.load(std::memory_order_acquire);
-  if (by == DiscardsBy::kUnknown) by = FindSpace(&space, runs.front());
+  const DiscardsBy by = space.by.load(std::memory_order_acquire);
   if (by == DiscardsBy::kCalls) return QueueDiscard(runs, stream) && g_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
-  if (by == DiscardsBy::kNothing) return false;
-  return std::all_of(runs.begin(), runs.end(),
-                     [&](const memory::Extent& run) { return requests::Discard(space.port, space.space, run); });
+  return by == DiscardsBy::kRequests && Request(runs);
+}
+
+// On the driver's thread for host functions: no CUDA call is made.
+void CUDA_CB DiscardOnHostThread(void* given) {
+  const std::unique_ptr<std::vector<memory::Extent>> runs(static_cast<std::vector<memory::Extent>*>(given));
+  if (!Request(*runs)) SLUICE_LOG(kDebug, "discard of %zu runs failed", runs->size());
+}
+
+// In the order of the queue's stream, where there are no eviction threads.
+CUresult QueueOnHostThread(const std::vector<memory::Extent>& runs, CUstream stream) {
+  auto copy = std::make_unique<std::vector<memory::Extent>>(runs);
+  const CUresult result = g_real.cuLaunchHostFunc(stream, DiscardOnHostThread, copy.get());
+  // Where it fails the error may be an earlier launch's: then the function may still run.
+  static_cast<void>(copy.release());
+  return result;
 }
 
 }  // namespace
+
+void TryDiscard() {
+  Space& space = TheSpace();
+  if (space.by.load(std::memory_order_acquire) != DiscardsBy::kUnknown) return;
+  MutexLock lock(space.first_request);
+  if (space.by != DiscardsBy::kUnknown) return;
+  // Never used, and so never populated. It is not freed, since that would wait for the GPU.
+  CUdeviceptr block = 0;
+  const bool has_block = g_real.cuMemAllocManaged(&block, memory::kChunkBytes, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS;
+  space.by = has_block ? FindSpace(&space, {block, memory::kChunkBytes}) : DiscardsBy::kNothing;
+}
+
+bool MayDiscardInOrder() {
+  return eviction_threads::MayDiscard() ||
+         (TheSpace().by.load(std::memory_order_acquire) == DiscardsBy::kRequests && g_real.cuLaunchHostFunc);
+}
 
 void DiscardNow(const policy::Plan& plan, Stream* stream) {
   if (plan.discard.empty()) return;
@@ -111,7 +141,10 @@ void DiscardFreed(const policy::Plan& plan, Stream* stream) {
   eviction_threads::CellPage* const cells = &stream->context->eviction_cells;
   const CUstream entry = eviction_threads::EntryStream(queue, cells, plan.stream_discard);
   if (!queue->Follow(stream->handle, entry, pool)) return;
-  const CUresult result = eviction_threads::QueueDiscard(queue, entry, cells, pool, plan.stream_discard);
+  const bool by_threads =
+      entry != queue->stream || TheSpace().by.load(std::memory_order_acquire) != DiscardsBy::kRequests;
+  const CUresult result = by_threads ? eviction_threads::QueueDiscard(queue, entry, cells, pool, plan.stream_discard)
+                                     : QueueOnHostThread(plan.stream_discard, queue->stream);
   if (result != CUDA_SUCCESS)
     SLUICE_LOG(kDebug, "discard of %zu runs failed with %d", plan.stream_discard.size(), result);
   queue->Stamp(queue->newest + 1, pool);

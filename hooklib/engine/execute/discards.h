@@ -27,11 +27,16 @@
 
 namespace sluice {
 
+// Whether a discard can take its place in a stream's order: by an eviction thread, or by the driver's thread for host
+// functions.
+bool MayDiscardInOrder();
 // Whether no other stream of the device has anything queued, nor has had for hundreds of launches.
 bool WorksAlone(Stream* stream) SLUICE_DEVICE_LOCKED;
 // Whether an event set on the stream now stands behind everything that its next work waits for.
 bool IsOrderKnown(Stream* stream) SLUICE_DEVICE_LOCKED;
 
+// Finds out how discards are made, once: by one of a block of its own.
+void TryDiscard();
 // Discards the plan's free chunks of which no queued work could touch anything.
 void DiscardNow(const policy::Plan& plan, Stream* stream) SLUICE_DEVICE_LOCKED;
 // Queues the plan's discards of freed ranges; the stream and its fetches wait for them on the GPU.

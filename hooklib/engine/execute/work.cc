@@ -48,6 +48,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     return;
   }
   if (device->raise_expected_until_ns.load(std::memory_order_relaxed)) device->AwaitRoom(work);
+  if (device->link_meter.MayOwe()) device->AwaitLink(work);
   const uint64_t key = work.key ? work.key : work.id && device->MayUseFastPath() ? KeyOf(work) : 0;
   LockOrder();
   DeviceLock lock(device->mutex);
@@ -93,7 +94,7 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
   stream_->last_launch = residency.launches();
   // Needed for freed chunks only.
   const bool has_freed = residency.has_freed_chunks();
-  residency.set_in_order(has_freed && eviction_threads::MayDiscard() && WorksAlone(stream_) && IsOrderKnown(stream_));
+  residency.set_in_order(has_freed && MayDiscardInOrder() && WorksAlone(stream_) && IsOrderKnown(stream_));
   const policy::Plan& plan =
       residency.Prepare(stream_->id, seq, set.extents, work.id, may_move, overwritten, set.hot_count);
   if (LogEnabled(settings::LogLevel::kDebug)) device->LogPlacement(work);
@@ -105,6 +106,7 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
     if (work.copy) device->NoteCopied(set);
     if (!device->timings.empty()) device->timings.Read();
   }
+  if (device->link_meter.MayOwe()) device->CountLink();
   if (may_move && device->fault_watch.MayBegin(work, set)) device->fault_watch.Begin(work, set, seq);
   if (work.id) device->memory_factor.NotePlannedLaunch({stream_->id, seq});  // the plan is not valid from here on
   const uint64_t every = residency.in_steady_state() ? kSteadyLaunchesPerEvent : kLaunchesPerEvent;

@@ -36,7 +36,7 @@ double Percent(uint64_t part, uint64_t all) {
 // Used by the ticker's thread alone.
 struct Period {
   sluice_gpu_counters last{};
-  bool is_thrashing = false;
+  bool is_thrashing = false, is_held = false;
 };
 std::vector<Period>& Periods() {
   static auto& periods = *new std::vector<Period>();
@@ -64,6 +64,22 @@ void LogSlow(Device& device, const sluice_gpu_counters& now, const sluice_gpu_co
 
 }  // namespace
 
+// Launches of an opportunistic process wait without an error, so the log says that they do, and for what.
+void LogHeld(Device& device, Period* period) {
+  constexpr uint64_t kLoggedNs = 5'000'000'000;
+  const bool is_held = device.tokens.time_slices().WaitedNs() > kLoggedNs;
+  if (is_held == period->is_held) return;
+  period->is_held = is_held;
+  const sluice_budget budget = device.Budget();
+  if (budget.priority != SLUICE_PRIORITY_OPPORTUNISTIC) return;
+  if (!is_held) return Log(settings::LogLevel::kWarn, "%s: launches run again", device.uuid.c_str());
+  Log(settings::LogLevel::kWarn,
+      "%s: launches wait: the container is opportunistic, and guaranteed ones need the GPU; %s of memory are lent to "
+      "it "
+      "now (sluice top says which of memory and time it lacks)",
+      device.uuid.c_str(), settings::HumanBytes(budget.budget_bytes).c_str());
+}
+
 void CheckPeriod() {
   Periods().resize(Devices().size());
   for (size_t i = 0; i < Devices().size(); ++i) {
@@ -71,6 +87,7 @@ void CheckPeriod() {
     Period& period = Periods()[i];
     sluice_gpu_counters now{};
     device.Publish(&now);
+    LogHeld(device, &period);
     const double waited = Share(now.stall_ns - period.last.stall_ns, kPeriodSeconds);
     const double faults = Gib(now.fault_bytes - period.last.fault_bytes);
     if (waited > kLoggedShare || faults > kMaxFaultGibPerSecond * kPeriodSeconds)

@@ -42,7 +42,7 @@ const Plan& Residency::RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_
   return plan_;
 }
 
-uint64_t Residency::BytesToEvict(std::span<const Extent> set) {
+uint64_t Residency::MissingBytes(std::span<const Extent> set) {
   missing_.clear();
   for (const Extent& extent : set) {
     chunks_.ForEach(extent, [this](Chunk& chunk) {
@@ -52,7 +52,11 @@ uint64_t Residency::BytesToEvict(std::span<const Extent> set) {
   // Small tensors share a chunk.
   std::sort(missing_.begin(), missing_.end());
   const auto last = std::unique(missing_.begin(), missing_.end());
-  const uint64_t missing = static_cast<uint64_t>(last - missing_.begin()) * kChunkBytes;
+  return static_cast<uint64_t>(last - missing_.begin()) * kChunkBytes;
+}
+
+uint64_t Residency::BytesToEvict(std::span<const Extent> set) {
+  const uint64_t missing = MissingBytes(set);
   const uint64_t busy = resident_bytes_ - std::min(resident_bytes_, idle_bytes_);
   const uint64_t room = capacity_ - std::min(capacity_, busy);
   return missing - std::min(missing, room);

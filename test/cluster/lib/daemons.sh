@@ -14,9 +14,9 @@ start() {
   case $name in kube-apiserver | kube-controller-manager | kube-scheduler | kubelet) set -- "$@" --feature-gates=DRAConsumableCapacity=true ;; esac
   # Only etcd keeps the lock (9); no program keeps the busy mark (8) or the caller's descriptors.
   if [ "$name" = etcd ]; then
-    setsid nsenter --net=/run/netns/$NETNS "$BIN/$name" "$@" >>$STATE/log/$name.log 2>&1 </dev/null 8>&- &
+    setsid "${IN_NODE[@]}" "$BIN/$name" "$@" >>$STATE/log/$name.log 2>&1 </dev/null 8>&- &
   else
-    setsid nsenter --net=/run/netns/$NETNS "$BIN/$name" "$@" >>$STATE/log/$name.log 2>&1 </dev/null 8>&- 9>&- &
+    setsid "${IN_NODE[@]}" "$BIN/$name" "$@" >>$STATE/log/$name.log 2>&1 </dev/null 8>&- 9>&- &
   fi
   echo $! >$RUN/$name.pid
 }
@@ -50,7 +50,7 @@ start_control_plane() {
     --initial-advertise-peer-urls http://127.0.0.1:2380 --initial-cluster cluster=http://127.0.0.1:2380 \
     --logger zap --log-level warn --unsafe-no-fsync
   start kube-apiserver --etcd-servers=http://127.0.0.1:2379 --bind-address=0.0.0.0 --advertise-address=$NODE_IP \
-    --secure-port=6443 --service-cluster-ip-range=$SERVICE_NET --client-ca-file=$p/ca.crt --tls-cert-file=$p/apiserver.crt \
+    --secure-port=$API_PORT --service-cluster-ip-range=$SERVICE_NET --client-ca-file=$p/ca.crt --tls-cert-file=$p/apiserver.crt \
     --tls-private-key-file=$p/apiserver.key --authorization-mode=Node,RBAC --anonymous-auth=true \
     --kubelet-client-certificate=$p/apiserver-kubelet.crt --kubelet-client-key=$p/apiserver-kubelet.key \
     --kubelet-certificate-authority=$p/ca.crt --kubelet-preferred-address-types=InternalIP \
@@ -59,8 +59,8 @@ start_control_plane() {
     --requestheader-allowed-names=front-proxy-client --requestheader-extra-headers-prefix=X-Remote-Extra- \
     --requestheader-group-headers=X-Remote-Group --requestheader-username-headers=X-Remote-User \
     --proxy-client-cert-file=$p/front-proxy.crt --proxy-client-key-file=$p/front-proxy.key --allow-privileged=true \
-    --enable-admission-plugins=NodeRestriction --profiling=false
-  await kube-apiserver 120 "the API server" curl -fsS --cacert $p/ca.crt --max-time 2 $API/readyz || return 1
+    --enable-admission-plugins=NodeRestriction --profiling=false "${API_MORE[@]}"
+  await kube-apiserver 120 "the API server" kubectl get --raw /readyz --request-timeout=2s || return 1
   tell "API server ready"
   # The rates: with the defaults 400 pods on simulated nodes take 44 s instead of 20.
   start kube-controller-manager --kubeconfig=$p/controller-manager.kubeconfig \
@@ -85,7 +85,7 @@ start_node() {
   await containerd 60 containerd ctr version || return 1
   import_image "$PAUSE_ARCHIVE" || return 1
   start_kubelet
-  start kube-proxy --config=$STATE/config/kube-proxy.yaml
+  [ -z "$PROXY" ] || start kube-proxy --config=$STATE/config/kube-proxy.yaml
   await kubelet 60 "the kubelet to register its node" kubectl get node $NODE || return 1
   await kubelet 90 "the node to become Ready" kubectl wait --for=condition=Ready node/$NODE --timeout=1s || return 1
 }
@@ -97,7 +97,7 @@ write_config() {
   (cd "$HERE/config" && find . -type f -printf '%P\n') | while read -r f; do
     mkdir -p "$(dirname $STATE/config/$f)"
     sed "s|@STATE@|$STATE|g; s|@RUN@|$RUN|g; s|@NODE_IP@|$NODE_IP|g; s|@NODE@|$NODE|g; s|@POD_NET@|$POD_NET|g
-      s|@CNI_NAME@|$CNI_NAME|g; s|@CNI@|$(cni_folder)|g; s|@RUNC@|$(command -v runc)|g; s|@PAUSE@|$PAUSE|g
+      s|@CNI_NAME@|$CNI_NAME|g; s|@CNI@|$(cni_folder)|g; s|@RUNC@|$RUNC|g; s|@PAUSE@|$PAUSE|g; s|@CGROUP@|$CGROUP|g
       s|@SNAPSHOTTER@|$(snapshotter)|g" "$HERE/config/$f" >"$new"
     cmp -s "$new" $STATE/config/$f || cp "$new" $STATE/config/$f
   done
@@ -105,15 +105,16 @@ write_config() {
 }
 
 # A real driver is in the kernel, the same for every container. The simulated driver keeps its cards' state in a file, so
-# every container of the node gets that folder and its path.
+# every container of the node gets that folder and its path. An empty GPU: the real driver.
 write_base_spec() {
   "$BIN/ctr" oci spec | python3 -c '
 import json, sys
 gpu = sys.argv[1]
 spec = json.load(sys.stdin)
-spec["process"]["env"] = ["SIMGPU_STATE=%s/state" % gpu, "SIMGPU_PROFILE=%s/profile" % gpu]
-spec["mounts"].append({"destination": gpu, "source": gpu, "type": "bind", "options": ["rbind", "rw", "nosuid"]})
-json.dump(spec, sys.stdout, indent=1)' $GPU >$STATE/config/base-spec.json
+if gpu:
+    spec["process"]["env"] = ["SIMGPU_STATE=%s/state" % gpu, "SIMGPU_PROFILE=%s/profile" % gpu]
+    spec["mounts"].append({"destination": gpu, "source": gpu, "type": "bind", "options": ["rbind", "rw", "nosuid"]})
+json.dump(spec, sys.stdout, indent=1)' "$GPU" >$STATE/config/base-spec.json
 }
 
 # The key covers all inputs: the cache folder outlives this version of the tree.

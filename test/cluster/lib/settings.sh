@@ -18,7 +18,10 @@ HOST_IP=10.201.0.1
 NODE_IP=10.201.0.2
 POD_NET=10.244.0.0/24
 SERVICE_NET=10.96.0.0/16
-API=https://$NODE_IP:6443
+API_PORT=6443
+API=https://$NODE_IP:$API_PORT
+API_MORE=()                            # further flags of the API server
+PROXY=yes                              # empty: no kube-proxy
 CNI_NAME=sluicecluster
 PAUSE=sluice.test/pause:1
 BASE=sluice.test/base:1                # a Debian, for pods and as base of our own image
@@ -26,6 +29,7 @@ KUBELET_DIR=/var/lib/kubelet           # compiled into the kubelet's device-plug
 # The kubelet's --root-dir. SLUICE_CLUSTER_KUBELET_ROOT=apart: another folder, as k0s and MicroK8s have.
 KUBELET_ROOT=$KUBELET_DIR
 [ "${SLUICE_CLUSTER_KUBELET_ROOT:-}" != apart ] || KUBELET_ROOT=$STATE/kubelet
+CGROUP=/                               # the kubelet's --cgroup-root: pods are below its kubepods
 IMAGES=$SLUICE_CACHE/images
 OWNER=${SLUICE_CLUSTER_USER:-$ROOT}    # another owner's `up` waits until this one's cluster is down
 FOR=${SLUICE_CLUSTER_FOR:-}            # the process for which the cluster is started: once it has ended, any `up` ends the cluster
@@ -34,11 +38,13 @@ SKIP=4                                 # exit status: the machine cannot, see la
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$PATH
 # Missing is an empty folder name, so that no program is taken from elsewhere in silence.
 BIN=$("$HERE/tools/build" --where 2>/dev/null || true)
+RUNC=$(command -v runc || true)
 export KUBECONFIG=$STATE/pki/admin.kubeconfig
 
 kubectl() { "$BIN/kubectl" "$@"; }
 ctr() { "$BIN/ctr" -a "$RUN/containerd.sock" -n k8s.io "$@"; }
-in_node() { nsenter --net=/run/netns/$NETNS "$@"; }
+IN_NODE=(nsenter "--net=/run/netns/$NETNS")
+in_node() { "${IN_NODE[@]}" "$@"; }
 
 # containerd's words (a warning about cgroup v1 at every call) are shown only when it fails.
 import_image() { local said; said=$(ctr images import "$1" 2>&1) || { echo "$said" >&2; return 1; }; }

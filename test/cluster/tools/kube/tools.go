@@ -1,13 +1,7 @@
 //go:build tools
 
-// Package kube pins Kubernetes itself. Small programs that drive its packages belong below this folder: they share the pin.
+// Package kube pins Kubernetes and the programs that share its packages. Small programs that drive these packages belong
+// below this folder: they share the pin, and what was compiled.
 package kube
 
-import (
-	_ "k8s.io/kubernetes/cmd/kube-apiserver"
-	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
-	_ "k8s.io/kubernetes/cmd/kube-proxy"
-	_ "k8s.io/kubernetes/cmd/kube-scheduler"
-	_ "k8s.io/kubernetes/cmd/kubectl"
-	_ "k8s.io/kubernetes/cmd/kubelet"
-)
+import _ "helm.sh/helm/v3/cmd/helm"
