@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "podresources.grpc.pb.h"
@@ -24,7 +25,12 @@ void AddOthers(const ::v1::ContainerResources& container, const std::string& pod
       if (const std::string gpu = GpuOf(id); !gpu.empty() || nvidia) (*out)[gpu].insert(pod);
     }
   }
-  if (container.dynamic_resources_size() > 0) (*out)[""].insert(pod);
+  for (const auto& claim : container.dynamic_resources()) {
+    const bool is_own = claim.claim_resources_size() > 0 &&
+                        std::ranges::all_of(claim.claim_resources(),
+                                            [](const auto& device) { return device.driver_name() == SLUICE_DOMAIN; });
+    if (!is_own) (*out)[""].insert(pod);
+  }
 }
 
 }  // namespace

@@ -33,9 +33,7 @@ std::string Shown(std::string_view text) {
   return out;
 }
 
-std::string At(std::string_view field, size_t index) {
-  return std::string(field) + "[" + std::to_string(index) + "]";
-}
+std::string At(std::string_view field, size_t index) { return std::string(field) + "[" + std::to_string(index) + "]"; }
 
 std::string Elsewhere(std::string_view key) {
   if (key == "gpu-fraction" || key == "gpu-memory") return "the size is the request's capacity.requests.memory";
@@ -96,8 +94,6 @@ void CheckCapacity(const std::vector<Request>& requests, const char* name, std::
   std::string first_name;
   bool any = false;
   for (const Request& request : requests) {
-    // Only one of several alternatives is allocated, so that their sizes may differ.
-    if (request.name.find('/') != std::string::npos) continue;
     const Json* value = CapacityOf(request, name);
     std::optional<uint64_t> amount;
     if (value != nullptr) {
@@ -110,6 +106,9 @@ void CheckCapacity(const std::vector<Request>& requests, const char* name, std::
         return;
       }
     }
+    // Only one of several alternatives is allocated, so that their sizes may differ. Monitoring takes no share.
+    const Json* admin = Member(*request.exact, "adminAccess");
+    if (request.name.find('/') != std::string::npos || (admin != nullptr && *admin == true)) continue;
     if (any && amount != first) {
       errors.push_back(request.field + ".capacity.requests." + name + ": the requests '" + Shown(first_name) +
                        "' and '" + Shown(request.name) +
@@ -183,16 +182,18 @@ settings::Parsed ParseConfig(const Json& config, const std::vector<std::string>&
     size_t meant = requests.size();
     if (only != nullptr && only->is_array() && !only->empty()) {
       meant = static_cast<size_t>(std::ranges::count_if(requests, [&](const std::string& request) {
-        return std::ranges::any_of(*only,
-                                   [&](const Json& name) { return name.is_string() && Names(name.get<std::string>(), request); });
+        return std::ranges::any_of(
+            *only, [&](const Json& name) { return name.is_string() && Names(name.get<std::string>(), request); });
       }));
     }
-    if (meant == 0 && !requests.empty()) {  // for requests that other drivers serve, or alternatives that were not taken
+    if (meant == 0 &&
+        !requests.empty()) {  // for requests that other drivers serve, or alternatives that were not taken
       for (std::string& error : one.errors) out.errors.push_back(std::move(error));
       continue;
     }
     if (meant < requests.size()) {
-      one.errors.push_back(at + ".requests: this entry names some of the claim's requests, and a claim is one share with " +
+      one.errors.push_back(at +
+                           ".requests: this entry names some of the claim's requests, and a claim is one share with " +
                            "one set of settings; accepted: no list, a list of all, or one claim for each share");
     }
     for (std::string& error : one.errors) out.errors.push_back(std::move(error));
@@ -215,7 +216,8 @@ std::vector<std::string> CheckSpec(const Json& spec, std::string_view field) {
   }
   const Json* devices = Member(spec, "devices");
   const Json* config = devices == nullptr ? nullptr : Member(*devices, "config");
-  settings::Parsed parsed = ParseConfig(config == nullptr ? Json() : *config, names, std::string(field) + ".devices.config");
+  settings::Parsed parsed =
+      ParseConfig(config == nullptr ? Json() : *config, names, std::string(field) + ".devices.config");
   CheckCapacity(requests, kMemory, "a quantity of bytes, such as 20Gi", parsed.errors);
   CheckCapacity(requests, kCompute, "a whole number of percent, 1 to 100", parsed.errors);
   if (parsed.ok() && !names.empty()) {

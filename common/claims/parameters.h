@@ -39,8 +39,8 @@ settings::Parsed ParseConfig(const nlohmann::json& config, const std::vector<std
 std::optional<uint64_t> ParseCapacity(const nlohmann::json& value);
 
 // Denials for the spec of a ResourceClaim, or the one in a ResourceClaimTemplate: configuration, and capacities that
-// are no quantity or differ between the requests that sluice serves. `field` is the path of the spec. Empty if the claim
-// is accepted or not for sluice.
+// are no quantity or differ between the requests that sluice serves. `field` is the path of the spec. Empty if the
+// claim is accepted or not for sluice.
 std::vector<std::string> CheckSpec(const nlohmann::json& spec, std::string_view field);
 
 }  // namespace sluice::claims

@@ -59,7 +59,8 @@ absl::StatusOr<ClaimDevice> ReadDevice(const Json& result, const std::string& po
     return Refusal("unknown", StrCat("the claim's device ", out.device, " is of the pool '", out.pool,
                                      "', and this node's pool is '", pool, "'"));
   }
-  const auto card = std::ranges::find_if(inventory.cards, [&](const Card& c) { return DeviceName(c.uuid) == out.device; });
+  const auto card =
+      std::ranges::find_if(inventory.cards, [&](const Card& c) { return DeviceName(c.uuid) == out.device; });
   if (card == inventory.cards.end()) {
     return Refusal("unknown", StrCat("the claim's device ", out.device, " is not on this node",
                                      inventory.problem.empty() ? "" : StrCat(" (", inventory.problem, ")")));
@@ -97,11 +98,11 @@ absl::Status SetSize(const Inventory& inventory, uint64_t reserve, ClaimShare* s
   for (const auto& [uuid, sum] : sums) {
     const auto& [first_uuid, first] = *sums.begin();
     if (!(sum == first)) {
-      return Refusal("claim-size",
-                     StrCat("the claim has consumed ", settings::FormatQuantity(first.memory), " and ", first.compute,
-                            " percent of GPU ", first_uuid, ", but ", settings::FormatQuantity(sum.memory), " and ",
-                            sum.compute, " percent of GPU ", uuid,
-                            "; accepted: the same on each card, or one claim for each size"));
+      return Refusal(
+          "claim-size",
+          StrCat("the claim has consumed ", settings::FormatQuantity(first.memory), " and ", first.compute,
+                 " percent of GPU ", first_uuid, ", but ", settings::FormatQuantity(sum.memory), " and ", sum.compute,
+                 " percent of GPU ", uuid, "; accepted: the same on each card, or one claim for each size"));
     }
     const Card& card = *inventory.Find(uuid);
     const uint64_t capacity = MemoryCapacity(card, reserve);
@@ -146,8 +147,7 @@ absl::StatusOr<ClaimShare> ReadClaim(const Json& claim, const ClaimRef& ref, con
   }
   const Json& allocation = At(claim, {"status", "allocation", "devices"});
   if (!allocation.is_object()) {
-    return Refusal("claim-unallocated",
-                   StrCat("ResourceClaim ", ref.name_space, "/", ref.name, " is not allocated"));
+    return Refusal("claim-unallocated", StrCat("ResourceClaim ", ref.name_space, "/", ref.name, " is not allocated"));
   }
   const Json& reserved = At(claim, {"status", "reservedFor"});
   if (reserved.is_array() && reserved.size() == 1 && Text(reserved[0], {"resource"}) == "pods") {

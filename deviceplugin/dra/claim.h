@@ -24,10 +24,10 @@ struct ClaimRef {
 struct ClaimDevice {
   std::string request;  // without the name of an alternative
   std::string pool, device;
-  std::string uuid;         // of the card
-  bool admin = false;       // for monitoring: takes no share
-  uint64_t memory = 0;      // bytes; 0: the API server booked no capacity, and the device is the claim's alone
-  uint32_t compute = 0;     // percent; 0: as above
+  std::string uuid;      // of the card
+  bool admin = false;    // for monitoring: takes no share
+  uint64_t memory = 0;   // bytes; 0: the API server booked no capacity, and the device is the claim's alone
+  uint32_t compute = 0;  // percent; 0: as above
   bool operator==(const ClaimDevice&) const = default;
 };
 

@@ -159,7 +159,8 @@ absl::StatusOr<PreparedClaim> ParseAllocationFile(std::string_view text) {
     out.share.memory_bytes = parsed.settings.gpu_memory.value_or(0);
     absl::Time made;
     std::string error;
-    if (!absl::ParseTime(absl::RFC3339_sec, file.at("created").get<std::string>(), &made, &error)) return Wrong("created");
+    if (!absl::ParseTime(absl::RFC3339_sec, file.at("created").get<std::string>(), &made, &error))
+      return Wrong("created");
     out.made = absl::ToChronoTime(made);
   } catch (const Json::exception& e) {
     return absl::InvalidArgumentError(StrCat("allocation.json: ", e.what()));
@@ -180,8 +181,7 @@ absl::Status ClaimStore::Write(const PreparedClaim& claim) const {
   if (status.ok()) status = MakeOpenDir(directory);
   // Before the agent sees the file: it gives its socket the folder's label.
   if (status.ok()) status = Label(directory, label_);
-  const std::string file =
-      StrCat(directory, "/", claim.share.cards.empty() ? kMonitoringFile : SLUICE_ALLOCATION_FILE);
+  const std::string file = StrCat(directory, "/", claim.share.cards.empty() ? kMonitoringFile : SLUICE_ALLOCATION_FILE);
   // Not synced, as the device plugin's: after a power cut kubelet asks for every claim again.
   if (status.ok()) status = WriteFileAtomically(file, MakeAllocationFile(claim), Durable::kNo);
   if (status.ok()) status = Label(file, label_);

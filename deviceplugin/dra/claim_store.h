@@ -1,6 +1,6 @@
 // The prepared claims of this node as files: <alloc>/claim-<uid>/allocation.json, which the agent serves, and the CDI
-// spec of the claim. These files are the driver's checkpoint. A folder is named by the claim's uid, which no other claim
-// ever has, so that to prepare a claim again finds it.
+// spec of the claim. These files are the driver's checkpoint. A folder is named by the claim's uid, which no other
+// claim ever has, so that to prepare a claim again finds it.
 #ifndef SLUICE_DEVICEPLUGIN_DRA_CLAIM_STORE_H_
 #define SLUICE_DEVICEPLUGIN_DRA_CLAIM_STORE_H_
 
@@ -70,8 +70,8 @@ class ClaimStore {
   std::string alloc_dir_, cdi_dir_, label_;
 };
 
-// Host paths of hook libraries, and names of cards' CDI devices, that prepared claims use. nullopt: the folder cannot be
-// read, and nothing may be deleted.
+// Host paths of hook libraries, and names of cards' CDI devices, that prepared claims use. nullopt: the folder cannot
+// be read, and nothing may be deleted.
 struct ClaimHolds {
   std::set<std::string> libraries, cdi_names;
 };

@@ -37,9 +37,8 @@ bool IsSocket(const std::string& path) {
 
 // A part of an API path. Kubelet passes names that the API server accepted.
 bool IsName(const std::string& text) {
-  return !text.empty() && std::ranges::all_of(text, [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '-' || c == '.';
-  });
+  return !text.empty() &&
+         std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '.'; });
 }
 
 // Its own client, since a client sends one request at a time.
@@ -53,8 +52,7 @@ std::function<absl::StatusOr<nlohmann::json>(const ClaimRef&)> ClaimReader(const
     if (!IsName(ref.name_space) || !IsName(ref.name)) {
       return absl::InvalidArgumentError("the claim's namespace and name are no names of the API");
     }
-    return client->Get(
-        StrCat("/apis/resource.k8s.io/v1/namespaces/", ref.name_space, "/resourceclaims/", ref.name));
+    return client->Get(StrCat("/apis/resource.k8s.io/v1/namespaces/", ref.name_space, "/resourceclaims/", ref.name));
   };
 }
 

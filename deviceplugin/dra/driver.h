@@ -1,5 +1,5 @@
-// The DRA driver's main loop: hold the node, serve kubelet, publish the node's cards, follow the configuration, end on a
-// signal.
+// The DRA driver's main loop: hold the node, serve kubelet, publish the node's cards, follow the configuration, end on
+// a signal.
 #ifndef SLUICE_DEVICEPLUGIN_DRA_DRIVER_H_
 #define SLUICE_DEVICEPLUGIN_DRA_DRIVER_H_
 
@@ -25,8 +25,8 @@ struct DriverOptions {
   int stop_fd = -1;  // readable: end (a signalfd or eventfd)
 };
 
-// Runs until stop_fd is readable. Error: it could not start. Sets `*stuck` if NVML calls hang: the process must then exit
-// without waiting for their threads.
+// Runs until stop_fd is readable. Error: it could not start. Sets `*stuck` if NVML calls hang: the process must then
+// exit without waiting for their threads.
 absl::Status RunDriver(DriverOptions options, bool* stuck);
 
 }  // namespace sluice::deviceplugin::dra

@@ -66,7 +66,8 @@ absl::Status Preparer::Restore() {
 
 absl::StatusOr<PreparedClaim> Preparer::Prepare(const ClaimRef& ref, Clock::time_point until) {
   if (!IsClaimUid(ref.uid)) {
-    return Refusal("malformed", StrCat("'", ref.uid.substr(0, 64), "' is no claim's uid; accepted: letters, digits, '-'"));
+    return Refusal("malformed",
+                   StrCat("'", ref.uid.substr(0, 64), "' is no claim's uid; accepted: letters, digits, '-'"));
   }
   Turn turn(this, ref.uid);
   return PrepareInTurn(ref, until);
@@ -132,8 +133,7 @@ absl::Status Preparer::AwaitAgent(const PreparedClaim& claim, Clock::time_point 
   if (claim.share.cards.empty()) return absl::OkStatus();  // for monitoring: not held to a budget
   auto pause = std::chrono::microseconds(200);
   while (true) {
-    const absl::Status status =
-        CheckStartRequirements({options_.store.RunDir(claim.share.claim.uid), claim.lib_dir});
+    const absl::Status status = CheckStartRequirements({options_.store.RunDir(claim.share.claim.uid), claim.lib_dir});
     if (!absl::IsUnavailable(status)) return status;
     if (Clock::now() + pause > until) return Refusal("agent", std::string(status.message()));
     std::this_thread::sleep_for(pause);

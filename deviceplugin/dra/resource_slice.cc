@@ -43,12 +43,13 @@ Json Attributes(const Card& card, const std::string& driver) {
 Json Capacity(uint64_t memory, int percent) {
   const std::string all = settings::FormatQuantity(memory), time = StrCat(percent);
   Json out;
-  // A request without an amount gets the whole card's memory: it is one for a whole GPU. Its time follows from nobody
-  // else being there.
-  out[claims::kMemory] = {{"value", all},
-                          {"requestPolicy", {{"default", all}, {"validRange", {{"min", "1Mi"}, {"max", all}, {"step", "1Mi"}}}}}};
-  out[claims::kCompute] = {{"value", time},
-                           {"requestPolicy", {{"default", "1"}, {"validRange", {{"min", "1"}, {"max", time}, {"step", "1"}}}}}};
+  // A request without an amount gets the whole card's memory: it is one for a whole GPU, and no other claim takes time.
+  out[claims::kMemory] = {
+      {"value", all},
+      {"requestPolicy", {{"default", all}, {"validRange", {{"min", "1Mi"}, {"max", all}, {"step", "1Mi"}}}}}};
+  out[claims::kCompute] = {
+      {"value", time},
+      {"requestPolicy", {{"default", "1"}, {"validRange", {{"min", "1"}, {"max", time}, {"step", "1"}}}}}};
   return out;
 }
 
@@ -86,11 +87,13 @@ bool Holds(const Json& stored, const Json& wanted) {
            });
   }
   if (wanted.is_array()) {
-    return stored.is_array() && std::ranges::equal(stored, wanted, [](const Json& a, const Json& b) { return Holds(a, b); });
+    return stored.is_array() &&
+           std::ranges::equal(stored, wanted, [](const Json& a, const Json& b) { return Holds(a, b); });
   }
   if (stored == wanted) return true;
   if (!stored.is_string() || !wanted.is_string()) return false;
-  const auto have = settings::ParseQuantity(stored.get<std::string>()), want = settings::ParseQuantity(wanted.get<std::string>());
+  const auto have = settings::ParseQuantity(stored.get<std::string>()),
+             want = settings::ParseQuantity(wanted.get<std::string>());
   return have && have == want;
 }
 
@@ -140,8 +143,11 @@ Json MakeDevices(const SliceInput& input) {
 Json MakeSlice(const SliceInput& input, int64_t generation) {
   Json metadata = {{"name", SliceName(input.node)}};
   if (!input.node_uid.empty()) {
-    metadata["ownerReferences"] = Json::array(
-        {{{"apiVersion", "v1"}, {"kind", "Node"}, {"name", input.node}, {"uid", input.node_uid}, {"controller", true}}});
+    metadata["ownerReferences"] = Json::array({{{"apiVersion", "v1"},
+                                                {"kind", "Node"},
+                                                {"name", input.node},
+                                                {"uid", input.node_uid},
+                                                {"controller", true}}});
   }
   return {{"apiVersion", "resource.k8s.io/v1"},
           {"kind", "ResourceSlice"},
@@ -174,7 +180,7 @@ SlicePlan PlanSlices(const SliceInput& input, const std::vector<Json>& existing)
   if (own != nullptr) {
     const Json* spec = Find(*own, {"spec"});
     Json wanted = MakeSlice(input, GenerationOf(*own))["spec"];
-    // What the API server dropped, it would drop again.
+    // The API server would drop the same fields again.
     if (!MayShare(*own)) {
       for (Json& device : wanted["devices"]) {
         device.erase("allowMultipleAllocations");

@@ -38,7 +38,7 @@ nlohmann::json MakeSlice(const SliceInput& input, int64_t generation);
 struct SlicePlan {
   enum class Act { kNothing, kCreate, kUpdate } act = Act::kNothing;
   std::shared_ptr<nlohmann::json> slice;  // to create, or to write over the one of its name
-  std::vector<std::string> remove;          // names of other slices of this driver and node
+  std::vector<std::string> remove;        // names of other slices of this driver and node
 };
 
 // `existing`: all slices of this driver on this node. The generation rises with every change of the pool.

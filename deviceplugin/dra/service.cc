@@ -27,9 +27,7 @@ constexpr int kMaxThreads = 80;
 // Counts a call, as refused unless `ok` is set.
 struct Timer {
   Timer(Metrics* metrics, const char* method) : metrics(metrics), method(method) {}
-  ~Timer() {
-    metrics->CountCall(method, ok, std::chrono::duration<double>(Clock::now() - began).count());
-  }
+  ~Timer() { metrics->CountCall(method, ok, std::chrono::duration<double>(Clock::now() - began).count()); }
   Metrics* metrics;
   const char* method;
   bool ok = false;
@@ -172,7 +170,8 @@ class GrpcDriverServer final : public DriverServer {
   bool registered() const override { return registration_.registered(); }
 
  private:
-  static std::unique_ptr<grpc::Server> Serve(const std::string& socket, std::initializer_list<grpc::Service*> services) {
+  static std::unique_ptr<grpc::Server> Serve(const std::string& socket,
+                                             std::initializer_list<grpc::Service*> services) {
     unlink(socket.c_str());
     grpc::ResourceQuota quota("driver");
     quota.SetMaxThreads(kMaxThreads);

@@ -110,7 +110,8 @@ void SlicePublisher::Run() {
     }
     is_due = true;
     not_before = Clock::now() + backoff.Next();
-    if (absl::IsAborted(status) || absl::IsAlreadyExists(status) || absl::IsNotFound(status)) continue;  // it was changed
+    if (absl::IsAborted(status) || absl::IsAlreadyExists(status) || absl::IsNotFound(status))
+      continue;  // it was changed
     const std::string problem = StrCat("the ResourceSlice cannot be written: ", status.message());
     if (problem != problem_) Log(LogLevel::kWarn, "ResourceSlice", {{"why", problem}});
     problem_ = problem;
@@ -155,7 +156,8 @@ void SlicePublisher::ReportSharing(const Json& stored) {
   if (shares == 0) {
     Log(LogLevel::kWarn, "claims get whole cards",
         {{"why",
-          "the API server drops allowMultipleAllocations; fix: the feature gate DRAConsumableCapacity (Kubernetes 1.34, "
+          "the API server drops allowMultipleAllocations; fix: the feature gate DRAConsumableCapacity (Kubernetes "
+          "1.34, "
           "on by default since 1.36) on API server, scheduler, controller manager and kubelet"}});
   }
 }

@@ -1,5 +1,6 @@
-// The thread that keeps this node's ResourceSlice equal to the node: it follows the node's snapshots and, by a watch, the
-// slices of this driver and node. Kubelet deletes them when a driver stays away, so that they are made again at once.
+// The thread that keeps this node's ResourceSlice equal to the node: it follows the node's snapshots and, by a watch,
+// the slices of this driver and node. Kubelet deletes them when a driver stays away, so that they are made again at
+// once.
 #ifndef SLUICE_DEVICEPLUGIN_DRA_SLICE_PUBLISHER_H_
 #define SLUICE_DEVICEPLUGIN_DRA_SLICE_PUBLISHER_H_
 
@@ -26,7 +27,7 @@ struct SlicePublisherOptions {
   std::string node;
   uint64_t reserve = 0;                          // bytes of each card
   std::shared_ptr<SnapshotPublisher> snapshots;  // has one
-  AllocationStore device_plugin_store;           // what the device plugin's containers still hold
+  AllocationStore device_plugin_store;           // units that the device plugin's containers still hold
   bool removes_at_exit = false;                  // delete the slice in the destructor
 };
 
@@ -57,8 +58,8 @@ class SlicePublisher {
 
   mutable Mutex mutex_;
   std::map<std::string, kube::Json> slices_ SLUICE_GUARDED_BY(mutex_);  // by name, as the API server has them
-  uint64_t events_ SLUICE_GUARDED_BY(mutex_) = 1;           // of the watch, lists included
-  uint64_t events_at_write_ SLUICE_GUARDED_BY(mutex_) = 0;  // when the last write began
+  uint64_t events_ SLUICE_GUARDED_BY(mutex_) = 1;                       // of the watch, lists included
+  uint64_t events_at_write_ SLUICE_GUARDED_BY(mutex_) = 0;              // when the last write began
   bool is_listed_ SLUICE_GUARDED_BY(mutex_) = false;
   bool changed_ SLUICE_GUARDED_BY(mutex_) = false;
   std::string problem_ SLUICE_GUARDED_BY(mutex_) = "the ResourceSlice is not published yet";

@@ -28,7 +28,7 @@ struct CardReading {
   uint64_t reserved_bytes = 0;   // kept by the driver; no program can allocate it
   std::string architecture;      // "Hopper"; empty: not known
   std::string pcie_root;         // "pci0000:00"; empty: not known
-  std::string nvlink_clique;     // "<cluster uuid>.<clique>": GPUs of one clique reach each other by NVLink; empty: none
+  std::string nvlink_clique;  // "<cluster uuid>.<clique>": GPUs of one clique reach each other by NVLink; empty: none
 };
 
 struct NvmlEvent {

@@ -70,6 +70,12 @@ TEST_CASE("each of our devices is listed with its container, and no other resour
   claimed->set_namespace_("team");
   claimed->set_name("claimed");
   claimed->add_containers()->add_dynamic_resources()->set_claim_name("gpu");
+  auto* own = rig.kubelet.answer.add_pod_resources();  // a claim of sluice's own driver, whose card the agent knows
+  own->set_namespace_("team");
+  own->set_name("share");
+  auto* share = own->add_containers()->add_dynamic_resources();
+  share->set_claim_name("gpu");
+  share->add_claim_resources()->set_driver_name("sluice.dev");
   std::string error;
   OtherOwners elsewhere;
   const auto in_use = ListDevicesInUse(rig.Socket(), 5000, &error, &elsewhere);

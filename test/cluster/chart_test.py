@@ -8,6 +8,7 @@ import subprocess
 import unittest
 
 import yaml
+from chart_dra_cases import DynamicResourceAllocation  # noqa: F401  (unittest finds it here)
 from chart_platform_cases import Identities, KubeletFolders, Networks, Nodes  # noqa: F401  (unittest finds them here)
 from chart_privilege_cases import Privileges  # noqa: F401
 from chart_release_cases import Logs, Names, Selectors  # noqa: F401

@@ -56,8 +56,10 @@ TEST_CASE("the slice follows the cards' health, and is made again when it was de
 
 TEST_CASE("an old slice of the node under another name is removed") {
   DraRig rig(1);
-  rig.api.PutSlice({{"metadata", {{"name", "old"}}},
-                    {"spec", {{"driver", "sluice.dev"}, {"pool", {{"name", "node-1"}, {"generation", 9}}}, {"devices", Json::array()}}}});
+  rig.api.PutSlice(
+      {{"metadata", {{"name", "old"}}},
+       {"spec",
+        {{"driver", "sluice.dev"}, {"pool", {{"name", "node-1"}, {"generation", 9}}}, {"devices", Json::array()}}}});
   rig.Start();
   REQUIRE(rig.Await([&] { return rig.Published() == Strings{"gpu-0"} && rig.api.Slices().size() == 1; }));
   CHECK(Generation(rig) == 10);
@@ -92,7 +94,8 @@ TEST_CASE("each claim of a call has its own result") {
   rig.Start();
   rig.api.PutClaim(MakeClaim({"a", "u-a", {"gpu-0"}, "40Gi", "50"}));
   ClaimOrder wrong{"b", "u-b", {"gpu-0"}, "10Gi", "5", Json::array()};
-  wrong.config = {{{"source", "FromClaim"}, {"opaque", {{"driver", "sluice.dev"}, {"parameters", {{"prefetch", "on"}}}}}}};
+  wrong.config = {
+      {{"source", "FromClaim"}, {"opaque", {{"driver", "sluice.dev"}, {"parameters", {{"prefetch", "on"}}}}}}};
   rig.api.PutClaim(MakeClaim(wrong));
   const auto response = rig.Prepare({{"a", "u-a"}, {"b", "u-b"}, {"c", "u-c"}});
   REQUIRE(response.claims().size() == 3);
@@ -104,7 +107,8 @@ TEST_CASE("each claim of a call has its own result") {
   CHECK(Strings(good.devices(0).request_names().begin(), good.devices(0).request_names().end()) == Strings{"gpu"});
   CHECK(Strings(good.devices(0).cdi_device_ids().begin(), good.devices(0).cdi_device_ids().end()) ==
         Strings{"sluice.dev/claim=u-a", "sluice.dev/gpu=GPU-0"});
-  CHECK_THAT(response.claims().at("u-b").error(), ContainsSubstring("prefetch: 'on' is not accepted; accepted: off, launch"));
+  CHECK_THAT(response.claims().at("u-b").error(),
+             ContainsSubstring("prefetch: 'on' is not accepted; accepted: off, launch"));
   CHECK_THAT(response.claims().at("u-c").error(), ContainsSubstring("there is no ResourceClaim team/c"));
   CHECK(rig.Folders() == Strings{"claim-u-a"});
   const auto given = rig.Unprepare({{"a", "u-a"}, {"x", "u-x"}});
@@ -142,7 +146,8 @@ TEST_CASE("a hook library that a claim mounts stays when another version is inst
   REQUIRE(WriteFileAtomically(rig.driver.Path("src/libsluice.so"), "newer", Durable::kNo).ok());
   // Kubelet's checkpoint of device plugins, which must be readable for anything to be removed.
   REQUIRE(WriteFileAtomically(rig.dir / "kubelet/device-plugins/kubelet_internal_checkpoint",
-                              R"({"Data":{"PodDeviceEntries":null}})", Durable::kNo).ok());
+                              R"({"Data":{"PodDeviceEntries":null}})", Durable::kNo)
+              .ok());
   rig.Start();
   std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // two collections
   CHECK(ListDir(rig.driver.Path("lib"))->size() == 2);
@@ -172,7 +177,8 @@ TEST_CASE("the driver waits while the device plugin has the node") {
   const int lock = open(rig.driver.Path("kubelet/device-plugins").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   REQUIRE(flock(lock, LOCK_EX | LOCK_NB) == 0);  // as the device plugin does
   rig.driver.Start();
-  REQUIRE(rig.Await([&] { return rig.driver.Log().find("waiting for the device plugin to end") != std::string::npos; }));
+  REQUIRE(
+      rig.Await([&] { return rig.driver.Log().find("waiting for the device plugin to end") != std::string::npos; }));
   CHECK(rig.Published().empty());
   CHECK_FALSE(std::filesystem::exists(rig.RegistrationSocket()));
   close(lock);
@@ -185,8 +191,9 @@ TEST_CASE("units that the device plugin's containers still hold are left out of 
   for (const std::string& id : Ids("GPU-0", 0, 25)) devices.push_back(id);
   const std::string run_dir = rig.driver.Path("alloc/pod-1");
   REQUIRE(MakeDirs(run_dir).ok());
-  REQUIRE(WriteFileAtomically(run_dir + "/allocation.json", Json{{"version", 1}, {"id", "pod-1"}, {"devices", devices}}.dump(),
-                              Durable::kNo).ok());
+  REQUIRE(WriteFileAtomically(run_dir + "/allocation.json",
+                              Json{{"version", 1}, {"id", "pod-1"}, {"devices", devices}}.dump(), Durable::kNo)
+              .ok());
   rig.Start();
   const auto memory = [&]() -> std::string {
     const auto slices = rig.api.Slices();
@@ -197,7 +204,8 @@ TEST_CASE("units that the device plugin's containers still hold are left out of 
   CHECK(rig.Await([&] { return memory() == "60Gi"; }));
   // Kubelet's checkpoint no longer names it.
   REQUIRE(WriteFileAtomically(rig.dir / "kubelet/device-plugins/kubelet_internal_checkpoint",
-                              R"({"Data":{"PodDeviceEntries":null}})", Durable::kNo).ok());
+                              R"({"Data":{"PodDeviceEntries":null}})", Durable::kNo)
+              .ok());
   CHECK(rig.Await([&] { return memory() == "80Gi"; }));
 }
 
@@ -213,7 +221,8 @@ TEST_CASE("an API server that is down delays the slice and refuses claims with i
   DraRig rig(1);
   rig.api.SetDown(true);
   rig.Start();
-  CHECK_THAT(rig.Prepare({{"a", "u-a"}}).claims().at("u-a").error(), ContainsSubstring("ResourceClaim team/a cannot be read"));
+  CHECK_THAT(rig.Prepare({{"a", "u-a"}}).claims().at("u-a").error(),
+             ContainsSubstring("ResourceClaim team/a cannot be read"));
   rig.api.SetDown(false);
   CHECK(rig.Await([&] { return rig.Published().size() == 1; }));
 }

@@ -1,4 +1,4 @@
-// DRA's decisions: opaque configuration, what an allocation means, the ResourceSlice.
+// DRA's decisions: opaque configuration, the meaning of an allocation, the ResourceSlice.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <nlohmann/json.hpp>
@@ -83,10 +83,13 @@ TEST_CASE("the claim's configuration wins over the class's, and is read by the a
     order.config = {Opaque(parameters)};
     return Why(Read(MakeClaim(order)));
   };
-  CHECK_THAT(refused({{"prefetch", "on"}}),
-             ContainsSubstring("claim-config: sluice refuses: config[0].opaque.parameters.prefetch: 'on' is not accepted"));
-  CHECK_THAT(refused({{"prefetsch", "off"}}), ContainsSubstring("prefetsch: this key is unknown; accepted: memory-limit"));
-  CHECK_THAT(refused({{"gpu-fraction", "0.5"}}), ContainsSubstring("the size is the request's capacity.requests.memory"));
+  CHECK_THAT(
+      refused({{"prefetch", "on"}}),
+      ContainsSubstring("claim-config: sluice refuses: config[0].opaque.parameters.prefetch: 'on' is not accepted"));
+  CHECK_THAT(refused({{"prefetsch", "off"}}),
+             ContainsSubstring("prefetsch: this key is unknown; accepted: memory-limit"));
+  CHECK_THAT(refused({{"gpu-fraction", "0.5"}}),
+             ContainsSubstring("the size is the request's capacity.requests.memory"));
   CHECK_THAT(refused({{"memory-limit", "10Gi"}}), ContainsSubstring("accepted: at least the budget, 20Gi"));
   CHECK_THAT(refused({{"compute-limit", "0.1"}}), ContainsSubstring("accepted: at least compute-request, 0.25"));
   CHECK_THAT(refused(Json::array()), ContainsSubstring("this is no object"));
@@ -99,7 +102,8 @@ TEST_CASE("the claim's configuration wins over the class's, and is read by the a
 TEST_CASE("an allocation that this node cannot serve is refused with its reason") {
   CHECK_THAT(Why(Read(MakeClaim({"c", "other", {"gpu-a"}, "20Gi", "25"}))), ContainsSubstring("claim-gone"));
   CHECK_THAT(Why(Read({{"metadata", {{"uid", "uid-1"}}}})), ContainsSubstring("claim-unallocated"));
-  CHECK_THAT(Why(Read(MakeClaim({"c", "uid-1", {"gpu-x"}, "20Gi", "25"}))), ContainsSubstring("gpu-x is not on this node"));
+  CHECK_THAT(Why(Read(MakeClaim({"c", "uid-1", {"gpu-x"}, "20Gi", "25"}))),
+             ContainsSubstring("gpu-x is not on this node"));
   Json elsewhere = MakeClaim({"c", "uid-1", {"gpu-a"}, "20Gi", "25"});
   elsewhere["status"]["allocation"]["devices"]["results"][0]["pool"] = "node-2";
   CHECK_THAT(Why(Read(elsewhere)), ContainsSubstring("pool 'node-2'"));
@@ -109,7 +113,8 @@ TEST_CASE("an allocation that this node cannot serve is refused with its reason"
   const Json claim = MakeClaim({"c", "uid-1", {"gpu-a"}, "20Gi", "25"});
   CHECK_THAT(Why(Read(claim, sick)), ContainsSubstring("unhealthy: sluice refuses: GPU GPU-A is unhealthy: XID 79"));
   CHECK(ReadClaim(claim, {"team", "c", "uid-1"}, "node-1", sick, 0, true).ok());
-  for (const Json& wrong : {Json(), Json::array(), Json("x"), Json{{"metadata", 3}}, Json{{"status", {{"allocation", 1}}}}}) {
+  for (const Json& wrong :
+       {Json(), Json::array(), Json("x"), Json{{"metadata", 3}}, Json{{"status", {{"allocation", 1}}}}}) {
     CHECK_FALSE(Read(wrong).ok());
   }
 }
@@ -135,8 +140,9 @@ TEST_CASE("a prepared claim's files say the same when they are read again") {
   const std::string spec = MakeClaimSpec(claim, "/var/lib/sluice/alloc/claim-uid-1");
   CHECK(ValidateCdiSpec(spec).ok());
   CHECK(MakeClaimSpec(*again, "/var/lib/sluice/alloc/claim-uid-1") == spec);
-  for (const char* part : {"LD_PRELOAD=/opt/sluice/lib/libsluice.so", "SLUICE_MEMORY_LIMIT=64Gi", "SLUICE_LOG_LEVEL=INFO",
-                           "SLUICE_GPU_FRACTION=0.25", "NVIDIA_VISIBLE_DEVICES=void", "/opt/sluice/run"}) {
+  for (const char* part :
+       {"LD_PRELOAD=/opt/sluice/lib/libsluice.so", "SLUICE_MEMORY_LIMIT=64Gi", "SLUICE_LOG_LEVEL=INFO",
+        "SLUICE_GPU_FRACTION=0.25", "NVIDIA_VISIBLE_DEVICES=void", "/opt/sluice/run"}) {
     CHECK_THAT(spec, ContainsSubstring(part));
   }
   const std::string text = MakeAllocationFile(claim);
@@ -266,14 +272,16 @@ TEST_CASE("a claim's spec is judged with the sentences of the driver") {
   CHECK_THAT(check({half, Request("other", {{"memory", "10Gi"}})}), ContainsSubstring("ask for different amounts"));
   CHECK_THAT(check({half, Request("other", Json::object())}), ContainsSubstring("ask for different amounts"));
   // Alternatives may differ, since the claim gets one of them.
-  const Json choice = {{"name", "gpu"},
-                       {"firstAvailable",
-                        {{{"name", "large"}, {"deviceClassName", "sluice.dev"}, {"capacity", {{"requests", {{"memory", "40Gi"}}}}}},
-                         {{"name", "small"}, {"deviceClassName", "sluice.dev"}, {"capacity", {{"requests", {{"memory", "20Gi"}}}}}}}}};
+  const Json choice = {
+      {"name", "gpu"},
+      {"firstAvailable",
+       {{{"name", "large"}, {"deviceClassName", "sluice.dev"}, {"capacity", {{"requests", {{"memory", "40Gi"}}}}}},
+        {{"name", "small"}, {"deviceClassName", "sluice.dev"}, {"capacity", {{"requests", {{"memory", "20Gi"}}}}}}}}};
   CHECK(check({choice}).empty());
   Json some = Opaque({{"prefetch", "off"}});
   some["requests"] = {"gpu"};
-  CHECK_THAT(check({half, Request("two", {{"memory", "40Gi"}})}, {some}), ContainsSubstring("names some of the claim's requests"));
+  CHECK_THAT(check({half, Request("two", {{"memory", "40Gi"}})}, {some}),
+             ContainsSubstring("names some of the claim's requests"));
   some["requests"] = {"gpu", "two"};
   CHECK(check({half, Request("two", {{"memory", "40Gi"}})}, {some}).empty());
   // Other classes and drivers are not ours.

@@ -59,13 +59,13 @@ struct Node {
 
   // A new process: only files remain.
   void Restart() {
-    preparer = std::make_unique<Preparer>(PreparerOptions{
-        snapshots, Store(), "node-1", 0, [this](const ClaimRef& ref) -> absl::StatusOr<Json> {
-          if (api_is_down) return absl::UnavailableError("down");
-          const auto it = claims.find(ref.name);
-          if (it == claims.end()) return absl::NotFoundError("no such claim");
-          return it->second;
-        }});
+    preparer = std::make_unique<Preparer>(
+        PreparerOptions{snapshots, Store(), "node-1", 0, [this](const ClaimRef& ref) -> absl::StatusOr<Json> {
+                          if (api_is_down) return absl::UnavailableError("down");
+                          const auto it = claims.find(ref.name);
+                          if (it == claims.end()) return absl::NotFoundError("no such claim");
+                          return it->second;
+                        }});
     REQUIRE(preparer->Restore().ok());
   }
 
@@ -187,14 +187,16 @@ TEST_CASE("nothing is given back on the word of an API server that does not answ
 TEST_CASE("no container starts before the agent serves its claim") {
   Node node(1, /*with_agent=*/false);
   node.Put({"a", "u-a", {"gpu-0"}, "40Gi", "50"});
-  CHECK_THAT(node.Why("a", "u-a", 50), ContainsSubstring("agent: sluice refuses: the node agent has not made its socket"));
+  CHECK_THAT(node.Why("a", "u-a", 50),
+             ContainsSubstring("agent: sluice refuses: the node agent has not made its socket"));
   node.agents = std::make_unique<EagerAgents>(node.dir / "alloc");
   CHECK(node.Why("a", "u-a") == "ok");
 }
 
 TEST_CASE("uids that could leave the folder are refused") {
   Node node(1);
-  for (const char* uid : {"", "..", "a/b", "-a", "a b", "u\n"}) CHECK_THAT(node.Why("a", uid), ContainsSubstring("malformed"));
+  for (const char* uid : {"", "..", "a/b", "-a", "a b", "u\n"})
+    CHECK_THAT(node.Why("a", uid), ContainsSubstring("malformed"));
   CHECK_THAT(node.Why("a", std::string(200, 'u')), ContainsSubstring("malformed"));
   CHECK(node.preparer->Unprepare({"team", "a", "../lib"}).ok());
   CHECK(IsFile(node.dir / "lib/libsluice.so"));
@@ -212,7 +214,8 @@ TEST_CASE("a thousand claims of one node are prepared by several callers at once
     callers.emplace_back([&] {
       for (int i = next++; i < 1000; i = next++) {
         const std::string n = std::to_string(i);
-        const auto claim = node.preparer->Prepare({"team", "c" + n, "u-" + n}, Preparer::Clock::now() + std::chrono::seconds(30));
+        const auto claim =
+            node.preparer->Prepare({"team", "c" + n, "u-" + n}, Preparer::Clock::now() + std::chrono::seconds(30));
         if (!claim.ok()) ++refused;
       }
     });
@@ -224,7 +227,7 @@ TEST_CASE("a thousand claims of one node are prepared by several callers at once
   CHECK(node.preparer->Prepared().size() == 1000);
 }
 
-// The scheduler's and kubelet's side: what is allocated, and what kubelet believes to be prepared.
+// The scheduler's and kubelet's side: the allocated claims, and those that kubelet counts as prepared.
 struct Model {
   struct Claim {
     std::string name, uid, memory;
@@ -260,13 +263,15 @@ TEST_CASE("10,000 random steps give no byte of a card out twice") {
       claim.card = static_cast<int>(dice(kCards));
       claim.bytes = (1 + dice(30)) * kGiB;
       claim.percent = static_cast<int>(1 + dice(30));
-      if (model.bytes[claim.card] + claim.bytes > 80 * kGiB || model.percent[claim.card] + claim.percent > 100) continue;
+      if (model.bytes[claim.card] + claim.bytes > 80 * kGiB || model.percent[claim.card] + claim.percent > 100)
+        continue;
       claim.name = "c" + std::to_string(model.made);
       claim.uid = "u-" + std::to_string(model.made++);
       claim.memory = std::to_string(claim.bytes >> 30) + "Gi";
       model.bytes[claim.card] += claim.bytes;
       model.percent[claim.card] += claim.percent;
-      node.Put({claim.name, claim.uid, {"gpu-" + std::to_string(claim.card)}, claim.memory, std::to_string(claim.percent)});
+      node.Put(
+          {claim.name, claim.uid, {"gpu-" + std::to_string(claim.card)}, claim.memory, std::to_string(claim.percent)});
       model.claims.push_back(claim);
     } else if (act < 13) {  // kubelet prepares, perhaps again
       auto& claim = model.claims[dice(model.claims.size())];

@@ -38,9 +38,8 @@ struct DraRig {
   explicit DraRig(int cards, const std::string& yaml = "") {
     std::filesystem::create_directories(dir / "kubelet/plugins_registry");
     api.WriteKubeconfig(dir / "kubeconfig");
-    driver.RunAs(SLUICE_DRA_PROGRAM,
-                 {"--kubeconfig", dir / "kubeconfig", "--node-name", "node-1", "--plugins-dir", dir / "kubelet/plugins",
-                  "--registry-dir", dir / "kubelet/plugins_registry"});
+    driver.RunAs(SLUICE_DRA_PROGRAM, {"--kubeconfig", dir / "kubeconfig", "--node-name", "node-1", "--plugins-dir",
+                                      dir / "kubelet/plugins", "--registry-dir", dir / "kubelet/plugins_registry"});
     driver.WriteCards(PluginProcess::Cards(cards));
     driver.Configure(yaml);
     agents = std::make_unique<EagerAgents>(driver.Path("alloc"));

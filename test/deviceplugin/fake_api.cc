@@ -131,7 +131,8 @@ FakeApi::FakeApi() : state_(std::make_unique<State>()) {
     request.has_param("watch") ? s.Watch(request, response) : s.List(response);
   });
   s.server.Post(kSlices, [&s](const httplib::Request& q, httplib::Response& r) { s.Write(q, r, true); });
-  s.server.Put(std::string(kSlices) + "/.*", [&s](const httplib::Request& q, httplib::Response& r) { s.Write(q, r, false); });
+  s.server.Put(std::string(kSlices) + "/.*",
+               [&s](const httplib::Request& q, httplib::Response& r) { s.Write(q, r, false); });
   s.server.Delete(std::string(kSlices) + "/(.*)", [&s](const httplib::Request& request, httplib::Response& response) {
     const std::lock_guard lock(s.mutex);
     const auto it = s.slices.find(request.matches[1].str());
