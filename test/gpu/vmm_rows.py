@@ -2,9 +2,10 @@
 
 from commands import HOOK, SMALL, feature, train
 
-EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+MANAGED = {"SLUICE_VMM": "managed"}
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **MANAGED}
 # XLA's own allocator holds one block, inside which the hook sees no buffers.
-PLATFORM = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
+PLATFORM = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform", **MANAGED}
 
 CORRECTNESS = [
     {
@@ -13,7 +14,7 @@ CORRECTNESS = [
         "command": train(*SMALL, "--steps", "4"),
         "env": EXPANDABLE,
     },
-    {"name": "JAX", "managed_gib": 3.25, "command": feature("jax")},
+    {"name": "JAX", "managed_gib": 3.25, "command": feature("jax"), "env": MANAGED},
 ]
 
 BENCHMARKS = [
@@ -54,7 +55,7 @@ BENCHMARKS = [
         "skip": 4,
         "variants": {
             "unhooked": {},
-            "hooked": {**HOOK, "budget": 6 << 30},
+            "hooked": {**HOOK, "budget": 6 << 30, "env": MANAGED},
             "unhooked, platform": {"env": PLATFORM},
             "hooked, platform": {**HOOK, "budget": 6 << 30, "env": PLATFORM},
         },
@@ -72,7 +73,7 @@ BENCHMARKS = [
         "variants": {
             "faults": {**HOOK, "fraction": 0.6, "env": {**PLATFORM, "SLUICE_PREFETCH": "off"}},
             "sluice": {**HOOK, "fraction": 0.6, "env": PLATFORM},
-            "sluice, XLA's own allocator": {**HOOK, "fraction": 0.6},
+            "sluice, XLA's own allocator": {**HOOK, "fraction": 0.6, "env": MANAGED},
         },
         "ratio": ("faults", "sluice"),
         "goal": ">= 3",
