@@ -1,4 +1,6 @@
 // VMM memory: what handles, mappings and reservations answer, and what is refused.
+#include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "test/engine/scenario.h"
