@@ -147,6 +147,9 @@ ELSEWHERE = {
     "make cluster-demo": By("test/cluster/bench", "test/cluster/demo"),
     "make bench-cluster": By("Makefile", "test/cluster/bench"),
     "docker build -t registry.example/sluice:0.1.0 .": By("scripts/image", 'buildah bud "${arguments[@]}" .'),
+    "helm upgrade --install sluice charts/sluice --namespace sluice --create-namespace --set dra.enabled=true": By(
+        "test/cluster/chart_dra_cases.py", '"dra.enabled=true"'
+    ),
     "kubectl apply -f manifests/sluice.yaml": By(
         "test/cluster/product_life_test.py", 'kubectl("apply", "-f", p.ROOT / "manifests" / "sluice.yaml")'
     ),
