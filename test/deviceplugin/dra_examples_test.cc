@@ -58,8 +58,8 @@ TEST_CASE("the examples of claims are accepted, and a wrong amount or setting in
       INFO(share.status().message());
       CHECK(share.ok());
 
-      (*spec)["devices"]["config"] = Json::array(
-          {{{"opaque", {{"driver", "sluice.dev"}, {"parameters", {{"prefetch", "never"}}}}}}});
+      (*spec)["devices"]["config"] =
+          Json::array({{{"opaque", {{"driver", "sluice.dev"}, {"parameters", {{"prefetch", "never"}}}}}}});
       CHECK(Judge(document).size() == 1);
       spec->at("devices").erase("config");
       Json& request = (*spec)["devices"]["requests"][0];
