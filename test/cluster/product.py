@@ -52,7 +52,10 @@ def require():
         sys.exit(result.returncode)
     missing = [
         p
-        for p in ("sluice", "sluice-agent", "sluice-device-plugin", "sluice-webhook", "sluice-replay", "sluice-trace")
+        for p in (
+            *("sluice", "sluice-agent", "sluice-device-plugin", "sluice-dra-driver", "sluice-webhook"),
+            *("sluice-replay", "sluice-trace"),
+        )
         if not (BUILD / "bin" / p).exists()
     ]
     if missing:
