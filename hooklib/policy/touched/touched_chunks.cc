@@ -57,7 +57,8 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
   size_t kept = 0;
   bool lacks_chunks = false;
   const bool full = resident_bytes_ - std::min(resident_bytes_, idle_bytes_) + kMaxIdleRoom > capacity_;
-  const bool tries = hot_extents && launch->can_queue && launch->lacks_chunks && full;
+  const bool exceeds = set_.size() * kChunkBytes > launch->capacity;  // with the chunks that are left out
+  const bool tries = hot_extents && exceeds && launch->can_queue && launch->lacks_chunks && full;
   // A touched chunk is resident beyond the capacity until the next launch.
   double touched = std::min(TouchSampler::kMaxTouched, static_cast<double>(launch->capacity / kChunkBytes) / 8);
   const auto may_try_absent = [&](const Chunk& chunk) {
