@@ -11,6 +11,12 @@ namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
 constexpr Bytes kMin = 512ull << 20;
 
+Config Metered() {
+  Config config;
+  config.link_metered = true;
+  return config;
+}
+
 struct PriorityWorld : World {
   using World::World;
   void AllocateOpportunistic(const std::string& id, uint32_t units) {
@@ -217,7 +223,7 @@ TEST_CASE("launches of an opportunistic container wait while it has no memory") 
 }
 
 TEST_CASE("an opportunistic container has a small part of a link that others use") {
-  PriorityWorld w;
+  PriorityWorld w(Metered());
   w.Allocate("owner", 50);
   w.AllocateOpportunistic("guest", 50);
   w.Attach(1, "owner");
