@@ -39,7 +39,6 @@ class Runner:
         env["SIMGPU_DEADLOCK_MS"] = "10000"
         if MODES[mode] is not None:
             env["SLUICE_GPU_MEMORY"] = str(MODES[mode])
-            env["SLUICE_VMM"] = "managed"
             if mode == "evicts by requests":
                 env["SIMGPU_REQUESTS"] = "threads"
             env["LD_PRELOAD"] = str(self.build / "lib" / "libsluice.so")
