@@ -52,7 +52,6 @@ enum class OpKind {
   kAdvise,
   kDiscard,
   kAttach,
-  kRemap,
   kBeginCapture,
   kEndCapture,
   kBuildGraph,

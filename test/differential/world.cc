@@ -45,7 +45,6 @@ bool World::Do(const Op& op) {
     case OpKind::kAdvise:
     case OpKind::kDiscard:
     case OpKind::kAttach:
-    case OpKind::kRemap:
     case OpKind::kHostFill:
       return DoWork(op);
     case OpKind::kBeginCapture:

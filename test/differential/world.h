@@ -107,7 +107,6 @@ class World {
   bool Unsafe(int thread) const;
   bool LegacyFree(int context) const;
   bool SyncFree(int context) const;
-  bool Remap(const Op& op, Random& random);
 
   // Accounts for new work on a stream.
   // `runs` false: an allocation or a free in stream order, which on the legacy stream is no barrier for other streams.

@@ -67,10 +67,10 @@ bool World::MakeBlock(const Op& op, Random& random) {
         Emit(kManaged, thread, {op.a, block.bytes, CU_MEM_ATTACH_GLOBAL});
         break;
       case kMapped:
-        block.bytes = (1 + random.Below(3)) * (int64_t{2} << 20);
+        block.bytes = 2 << 20;
         if (unmanaged_bytes + block.bytes > kMaxMapped) return false;
         unmanaged_bytes += block.bytes;
-        Emit(kMap, thread, {op.a, block.bytes, contexts[block.context].device, random.Below(kMapForms)});
+        Emit(kMap, thread, {op.a, block.bytes, contexts[block.context].device});
         break;
       case kGlobalOfModule:
         for (const Block& other : blocks) {
@@ -154,7 +154,6 @@ bool World::EndBlock(const Op& op, Random& random) {
 
 bool World::DoWork(const Op& op) {
   Random random(op.r);
-  if (op.kind == OpKind::kRemap) return Remap(op, random);
   if (op.kind == OpKind::kHostFill) {
     if (!Live(op.a) || !blocks[op.a].host || !OrderBlock(-1, op.a, true, op.thread, random)) return false;
     Emit(kFillHost, op.thread, {op.a, blocks[op.a].bytes, random.Below(1000)});
