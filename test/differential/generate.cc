@@ -25,14 +25,15 @@ constexpr Weight kWeights[] = {
     {OpKind::kToDevice, 6},      {OpKind::kToHost, 6},
     {OpKind::kCopy2D, 3},        {OpKind::kPrefetch, 3},
     {OpKind::kAdvise, 3},        {OpKind::kDiscard, 2},
-    {OpKind::kAttach, 1},        {OpKind::kBeginCapture, 4},
-    {OpKind::kEndCapture, 4},    {OpKind::kBuildGraph, 2},
-    {OpKind::kMakeExec, 5},      {OpKind::kLaunchExec, 8},
-    {OpKind::kEndGraph, 1},      {OpKind::kReloadModule, 1},
-    {OpKind::kEndThread, 2},     {OpKind::kSync, 4},
-    {OpKind::kCheck, 2},         {OpKind::kAsk, 4},
-    {OpKind::kError, 2},         {OpKind::kScratch, 3},
-    {OpKind::kSetNode, 2},       {OpKind::kBeside, 1},
+    {OpKind::kAttach, 1},        {OpKind::kRemap, 4},
+    {OpKind::kBeginCapture, 4},  {OpKind::kEndCapture, 4},
+    {OpKind::kBuildGraph, 2},    {OpKind::kMakeExec, 5},
+    {OpKind::kLaunchExec, 8},    {OpKind::kEndGraph, 1},
+    {OpKind::kReloadModule, 1},  {OpKind::kEndThread, 2},
+    {OpKind::kSync, 4},          {OpKind::kCheck, 2},
+    {OpKind::kAsk, 4},           {OpKind::kError, 2},
+    {OpKind::kScratch, 3},       {OpKind::kSetNode, 2},
+    {OpKind::kBeside, 1},
 };
 
 class Generator {
@@ -180,6 +181,9 @@ class Generator {
       case OpKind::kDiscard:
       case OpKind::kAttach:
         op.a = ManagedBlock();
+        break;
+      case OpKind::kRemap:
+        op.a = OneOf(kMaxBlocks, [&](int i) { return world_.blocks[i].live && world_.blocks[i].kind == kMapped; });
         break;
       case OpKind::kBeginCapture:
         op.a = next_graph_ < kMaxGraphs ? next_graph_++ : 0;

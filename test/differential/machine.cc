@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -110,22 +112,88 @@ CUresult MakePool(CUmemoryPool* out, int device) {
   return cuMemPoolCreate(out, &props);
 }
 
-CUresult Map(CUdeviceptr* out, size_t bytes, int device) {
+namespace {
+
+constexpr size_t kNeighbor = size_t{2} << 20;
+
+struct MappedBlock {
+  CUdeviceptr reserved;
+  size_t bytes;
+  bool has_neighbor;
+  CUmemGenericAllocationHandle kept;  // 0: released
+};
+std::mutex g_mapped_mutex;
+std::map<CUdeviceptr, MappedBlock>& MappedBlocks() {
+  static auto& all = *new std::map<CUdeviceptr, MappedBlock>;
+  return all;
+}
+
+CUresult MapAt(CUdeviceptr at, size_t bytes, int device, CUmemGenericAllocationHandle handle) {
+  TRY(cuMemMap(at, bytes, 0, handle, 0));
+  const CUmemAccessDesc access{At(device), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  return cuMemSetAccess(at, bytes, &access, 1);
+}
+CUresult MapNeighbor(CUdeviceptr at, int device) {
+  const CUmemAllocationProp prop = Properties(device);
+  CUmemGenericAllocationHandle handle = 0;
+  TRY(cuMemCreate(&handle, kNeighbor, &prop, 0));
+  TRY(MapAt(at, kNeighbor, device, handle));
+  return cuMemRelease(handle);
+}
+
+}  // namespace
+
+CUresult Map(CUdeviceptr* out, size_t bytes, int device, int form) {
   const CUmemAllocationProp prop = Properties(device);
   size_t granularity = 0;
   TRY(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   Record("granularity %zu", granularity);
+  MappedBlock block{0, bytes + 2 * kNeighbor, (form & 2) != 0, 0};
+  if ((form & 1) != 0) TRY(cuMemCreate(&block.kept, bytes, &prop, 0));
+  TRY(cuMemAddressReserve(&block.reserved, block.bytes, 0, 0, 0));
+  if ((form & 1) == 0) TRY(cuMemCreate(&block.kept, bytes, &prop, 0));
+  *out = block.reserved + kNeighbor;
+  if ((form & 2) != 0) TRY(MapNeighbor(block.reserved, device));
+  if ((form & 4) != 0) TRY(MapNeighbor(*out + bytes, device));
+  TRY(MapAt(*out, bytes, device, block.kept));
+  if ((form & 4) != 0) TRY(cuMemUnmap(*out + bytes, kNeighbor));
+  if ((form & 8) == 0) {
+    TRY(cuMemRelease(block.kept));
+    block.kept = 0;
+  }
+  CUdeviceptr base = 0;
+  size_t range = 0;
+  TRY(cuMemGetAddressRange(&base, &range, *out + 100));
+  Record("range %d %zu", base == *out, range);
+  const std::lock_guard lock(g_mapped_mutex);
+  MappedBlocks()[*out] = block;
+  return CUDA_SUCCESS;
+}
+CUresult Remap(CUdeviceptr at, size_t bytes, int device, bool elsewhere) {
   CUmemGenericAllocationHandle handle = 0;
-  TRY(cuMemAddressReserve(out, bytes, 0, 0, 0));
-  TRY(cuMemCreate(&handle, bytes, &prop, 0));
-  TRY(cuMemMap(*out, bytes, 0, handle, 0));
-  TRY(cuMemRelease(handle));
-  CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  return cuMemSetAccess(*out, bytes, &access, 1);
+  TRY(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(at)));
+  TRY(cuMemUnmap(at, bytes));
+  if (elsewhere) {
+    CUdeviceptr other = 0;
+    TRY(cuMemAddressReserve(&other, bytes, 0, 0, 0));
+    TRY(MapAt(other, bytes, device, handle));
+    TRY(cuMemUnmap(other, bytes));
+    TRY(cuMemAddressFree(other, bytes));
+  }
+  TRY(MapAt(at, bytes, device, handle));
+  return cuMemRelease(handle);
 }
 CUresult Unmap(CUdeviceptr at, size_t bytes) {
-  TRY(cuMemUnmap(at, bytes));
-  return cuMemAddressFree(at, bytes);
+  MappedBlock block{};
+  {
+    const std::lock_guard lock(g_mapped_mutex);
+    block = MappedBlocks()[at];
+    MappedBlocks().erase(at);
+  }
+  const CUdeviceptr from = block.has_neighbor ? block.reserved : at;
+  TRY(cuMemUnmap(from, at + bytes - from));
+  if (block.kept != 0) TRY(cuMemRelease(block.kept));
+  return cuMemAddressFree(block.reserved, block.bytes);
 }
 
 CUresult Register(void** out, size_t bytes) {

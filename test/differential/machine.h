@@ -64,8 +64,13 @@ CUresult CopyBatch(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stre
 
 CUresult Pitched(CUdeviceptr* out, size_t width, size_t rows);
 CUresult MakePool(CUmemoryPool* out, int device);
-// Maps `bytes` of VMM memory of a GPU at a reserved address; Unmap() gives all back. Multiples of 2 MiB.
-CUresult Map(CUdeviceptr* out, size_t bytes, int device);
+// Maps `bytes` of VMM memory of a GPU at a reserved address; Unmap() gives all back. Multiples of 2 MiB. `form`, below
+// kMapForms, a sum. 1: the memory is created before the address is reserved. 2: there is a mapping below it, which ends
+// with it. 4: one above it, which ends at once. 8: the handle is released with the mapping, not before it is used.
+constexpr int kMapForms = 16;
+CUresult Map(CUdeviceptr* out, size_t bytes, int device, int form);
+// Unmaps it and maps the same memory there again; `elsewhere`: and in another place in between.
+CUresult Remap(CUdeviceptr at, size_t bytes, int device, bool elsewhere);
 CUresult Unmap(CUdeviceptr at, size_t bytes);
 // malloc and cuMemHostRegister; Unregister() frees.
 CUresult Register(void** out, size_t bytes);

@@ -52,6 +52,7 @@ enum class OpKind {
   kAdvise,
   kDiscard,
   kAttach,
+  kRemap,
   kBeginCapture,
   kEndCapture,
   kBuildGraph,

@@ -45,6 +45,7 @@ bool World::Do(const Op& op) {
     case OpKind::kAdvise:
     case OpKind::kDiscard:
     case OpKind::kAttach:
+    case OpKind::kRemap:
     case OpKind::kHostFill:
       return DoWork(op);
     case OpKind::kBeginCapture:
@@ -123,19 +124,15 @@ Stamp World::Submit(int stream, bool runs) {
   const Stream& self = streams[stream];
   Line& line = lines_[self.line];
   line.clock.Join(host_);
-  if (!runs && self.number == 0) {
-    const Stamp stamp{self.line, ++line.last};
-    line.clock.Add(stamp);
-    return stamp;
-  }
   // The legacy stream waits for the context's blocking streams, and they for it.
   for (const Stream& other : streams) {
-    if (other.line < 0 || other.line == self.line || other.context != self.context) continue;
+    if (!runs || other.line < 0 || other.line == self.line || other.context != self.context) continue;
     const bool ordered = self.number == 0 ? other.blocking : self.blocking && other.number == 0;
-    if (ordered) line.clock.Join(lines_[other.line].clock);
+    if (ordered) line.clock.Join(lines_[other.line].barrier);
   }
   const Stamp stamp{self.line, ++line.last};
   line.clock.Add(stamp);
+  if (runs) line.barrier = line.clock;
   return stamp;
 }
 
@@ -151,10 +148,11 @@ int World::ValueWord(int context) const {
 
 int World::EventOf(int context, int thread, Random& random) {
   auto& known = events_[context];
-  if (!known.empty() && random.OneIn(2)) return known[random.Below(static_cast<int>(known.size()))];
+  // Threads that run at the same time share no events: one could record another's before it is there, or again.
+  if (group_ == 0 && !known.empty() && random.OneIn(2)) return known[random.Below(static_cast<int>(known.size()))];
   Use(thread, context);
   Emit(kMakeEvent, thread, {next_event_, random.OneIn(3) ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING});
-  known.push_back(next_event_);
+  if (group_ == 0) known.push_back(next_event_);
   return next_event_++;
 }
 

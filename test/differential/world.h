@@ -37,7 +37,8 @@ struct Stream {
   int capture = -1;  // that it is part of
 };
 struct Line {
-  Clock clock;
+  Clock clock;    // everything that its next work waits for, and all of its own
+  Clock barrier;  // the same when its newest work was queued that runs: the legacy stream's barrier covers no more
   uint32_t last = 0;
   int stream = -1;
 };
@@ -107,9 +108,10 @@ class World {
   bool Unsafe(int thread) const;
   bool LegacyFree(int context) const;
   bool SyncFree(int context) const;
+  bool Remap(const Op& op, Random& random);
 
   // Accounts for new work on a stream.
-  // `runs` false: an allocation or a free in stream order, which on the legacy stream is no barrier for other streams.
+  // `runs` false: an allocation or a free in stream order, which is no part of the legacy stream's barrier.
   Stamp Submit(int stream, bool runs = true);
   // Orders the next work of `stream` (-1: of the host) behind `stamp` by one of several ways. False if none is legal
   // now.

@@ -357,4 +357,16 @@ std::vector<Step> Lower(const std::vector<Op>& program, const Target& target) {
   return world.steps();
 }
 
+bool World::Remap(const Op& op, Random& random) {
+  if (!Live(op.a) || blocks[op.a].kind != kMapped || !Unsafe(op.thread)) return false;
+  // Contents that go elsewhere are copied under the hook, on the legacy stream.
+  const Block& block = blocks[op.a];
+  if (contexts[block.context].green || !LegacyFree(block.context) || !SyncFree(block.context)) return false;
+  if (std::any_of(captures.begin(), captures.end(), [](const Capture& one) { return one.open; })) return false;
+  if (!OrderBlock(-1, op.a, true, op.thread, random)) return false;
+  Use(op.thread, block.context);
+  Emit(kRemap, op.thread, {op.a, block.bytes, contexts[block.context].device, random.Below(2)});
+  return true;
+}
+
 }  // namespace differential

@@ -67,10 +67,10 @@ bool World::MakeBlock(const Op& op, Random& random) {
         Emit(kManaged, thread, {op.a, block.bytes, CU_MEM_ATTACH_GLOBAL});
         break;
       case kMapped:
-        block.bytes = 2 << 20;
+        block.bytes = (1 + random.Below(3)) * (int64_t{2} << 20);
         if (unmanaged_bytes + block.bytes > kMaxMapped) return false;
         unmanaged_bytes += block.bytes;
-        Emit(kMap, thread, {op.a, block.bytes, contexts[block.context].device});
+        Emit(kMap, thread, {op.a, block.bytes, contexts[block.context].device, random.Below(kMapForms)});
         break;
       case kGlobalOfModule:
         for (const Block& other : blocks) {
@@ -145,7 +145,8 @@ bool World::EndBlock(const Op& op, Random& random) {
       Emit(kUnmap, op.thread, {op.a, block.bytes});
     } else {
       Emit(kFree, op.thread, {op.a});
-      if (random.OneIn(8)) Emit(kFreeAgain, op.thread, {op.a});
+      // Beside other threads, one of them may have got the address again.
+      if (random.OneIn(8) && group_ == 0) Emit(kFreeAgain, op.thread, {op.a});
     }
   }
   FreeBlock(op.a);
@@ -154,6 +155,7 @@ bool World::EndBlock(const Op& op, Random& random) {
 
 bool World::DoWork(const Op& op) {
   Random random(op.r);
+  if (op.kind == OpKind::kRemap) return Remap(op, random);
   if (op.kind == OpKind::kHostFill) {
     if (!Live(op.a) || !blocks[op.a].host || !OrderBlock(-1, op.a, true, op.thread, random)) return false;
     Emit(kFillHost, op.thread, {op.a, blocks[op.a].bytes, random.Below(1000)});
