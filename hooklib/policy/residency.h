@@ -171,6 +171,8 @@ class Residency : private ResidencyState {
   void ForgetStream(StreamId stream);
   // Launches were not looked at until now: any resident chunk may be in use, and may have been written.
   void NoteUnseenUse();
+  // The parts of the range that something may have written since it became live.
+  std::vector<Extent> WrittenParts(Extent range);
   // The driver refused a plan's fetches: faults bring their contents.
   void NoteNotFetched(const PlanStep& step);
   // Whether a discarded chunk was allocated again, and no launch has fetched it yet.

@@ -48,13 +48,13 @@ bool Simulator::CheckMapped(Stream* s, const Op& op) {
 }
 
 uint64_t Simulator::NoteRead(Stream* s, const Op& op, uint64_t address, uint64_t length, uint32_t object, int64_t t,
-                             int64_t end, uint64_t digest) {
+                             int64_t end, uint64_t digest, bool copies) {
   while (length != 0) {
     Allocation* a = memory_.Find(address);
     if (a == nullptr) return digest;
     const uint64_t from = address - a->base, to = std::min(from + length, a->size);
     a->content.ForEach(from, to, [&](Segment& g) {
-      if (g.kind == Segment::kDiscarded) {
+      if (g.kind == Segment::kDiscarded && !copies) {
         Misuse("read of discarded data: " + Describe(op, *s) + " reads " + Place(*a, g.begin) +
                ", which was discarded by operation #" + std::to_string(g.writer));
       } else if (object != 0 && g.object != 0 && g.object != object) {
@@ -79,7 +79,8 @@ uint64_t Simulator::NoteRead(Stream* s, const Op& op, uint64_t address, uint64_t
 void Simulator::NoteWrite(Stream* s, const Op& op, uint64_t address, uint64_t length, uint32_t object, int64_t t,
                           int64_t end, Segment contents) {
   contents.object = object;
-  contents.writer = contents.user = op.number;
+  contents.user = op.number;
+  if (contents.kind != Segment::kDiscarded || op.kind == OpKind::kDiscard) contents.writer = op.number;
   contents.user_stream = s->id;
   contents.write_until = contents.use_until = end;
   const uint64_t start = address;
@@ -181,7 +182,8 @@ void Simulator::CopyRow(Stream* s, const Op& op, uint64_t dst, uint64_t src, uin
                         int64_t end) {
   const bool to_device = memory_.InArena(dst), from_device = memory_.InArena(src);
   const uint8_t* staged = op.copy.staged != nullptr ? op.copy.staged->data.get() + row : nullptr;
-  if (from_device) NoteRead(s, op, src, length, 0, t, end, 0);
+  // A copy of discarded data within the GPU's memory is no misuse, but the copy is discarded data as well.
+  if (from_device) NoteRead(s, op, src, length, 0, t, end, 0, to_device);
   if (!to_device && !from_device) {
     std::memmove(reinterpret_cast<void*>(dst), staged != nullptr ? staged : reinterpret_cast<const void*>(src), length);
     return;

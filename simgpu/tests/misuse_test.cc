@@ -50,6 +50,9 @@ TEST_CASE("misuse ends the process with a message") {
        "simgpu: misuse: read of discarded data: launch #\\d+ 'empty' on stream \\d+ reads block "
        "0x[0-9a-f]+ \\(allocation 0x[0-9a-f]+ \\+ 8388608\\), which was discarded by operation #\\d+\n"},
       {"copy-discarded", "simgpu: misuse: read of discarded data: copy #\\d+ on the legacy stream reads block .*\n"},
+      {"read-copy-of-discarded",
+       "simgpu: misuse: read of discarded data: copy #\\d+ on the legacy stream reads block 0x[0-9a-f]+ "
+       "\\(allocation 0x[0-9a-f]+ \\+ 4194305\\), which was discarded by operation #\\d+\n"},
       {"write-discarded",
        "simgpu: misuse: written by faults while discarded: launch #\\d+ 'empty' on stream \\d+ writes block "
        "0x[0-9a-f]+ \\(allocation 0x[0-9a-f]+ \\+ 2097152\\), which was discarded and not prefetched since\n"},

@@ -35,6 +35,12 @@ int main(int argc, char** argv) {
     OK(cuStreamSynchronize(a));
     char byte;
     OK(cuMemcpyDtoH(&byte, p, 1));
+  } else if (name == "read-copy-of-discarded") {
+    card.Discard(a, p, 2 * kMiB);
+    OK(cuStreamSynchronize(a));
+    OK(cuMemcpyDtoD(p + 4 * kMiB, p, kMiB));
+    char byte;
+    OK(cuMemcpyDtoH(&byte, p + 4 * kMiB + 1, 1));
   } else if (name == "write-discarded") {
     card.Discard(a, p, 4 * kMiB);
     card.Prefetch(a, p, 2 * kMiB, true);

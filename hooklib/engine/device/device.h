@@ -128,6 +128,8 @@ struct Device final : memory::Timeline {
   void Map(memory::Extent range, bool has_contents) SLUICE_TAKES_DEVICE_LOCK;
   void Unmap(memory::Extent range, bool keeps_contents) SLUICE_TAKES_DEVICE_LOCK;
   void EndContents(memory::Extent range) SLUICE_TAKES_DEVICE_LOCK;  // that Unmap kept
+  // The parts of the range whose contents may matter: a copy of the others would read discarded memory.
+  std::vector<memory::Extent> WrittenParts(memory::Extent range) SLUICE_TAKES_DEVICE_LOCK;
   bool IsOwnedByPrimary(CUcontext context) const;                   // whether the context is the device's primary one
 
   // --- unmanaged memory (device_unmanaged.cc) ---

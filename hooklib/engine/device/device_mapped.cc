@@ -194,6 +194,12 @@ void Device::EndContents(Extent range) {
   UpdateMode();
 }
 
+std::vector<Extent> Device::WrittenParts(Extent range) {
+  DeviceLock lock(mutex);
+  if (!active) return {range};  // launches are not looked at
+  return residency.WrittenParts(range);
+}
+
 void Device::PinMappings(Extent range) {
   for (auto it = live.MappingAt(range.base); it != live.mappings().end() && it->first < range.end(); ++it) {
     if (std::exchange(it->second.pinned, true)) continue;

@@ -43,8 +43,10 @@ bool IsFilled(const Reserved& reserved, Extent range) {
 CUresult MoveToHost(Reserved* reserved, Physical* physical) {
   std::unique_ptr<char[]> copy(new (std::nothrow) char[physical->contents_bytes]);
   if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = g_real.cuMemcpyDtoH_v2(copy.get(), physical->at, physical->contents_bytes);
-  if (result != CUDA_SUCCESS) return result;
+  for (const Extent& part : reserved->device->WrittenParts({physical->at, physical->contents_bytes})) {
+    const CUresult result = g_real.cuMemcpyDtoH_v2(copy.get() + (part.base - physical->at), part.base, part.bytes);
+    if (result != CUDA_SUCCESS) return result;
+  }
   reserved->device->EndContents({physical->at, physical->contents_bytes});
   reserved->kept.erase(physical->at);
   physical->at = 0;
@@ -55,15 +57,19 @@ CUresult MoveToHost(Reserved* reserved, Physical* physical) {
 // Copies the handle's contents to where it is mapped now.
 CUresult MoveContents(Physical* physical, Va to, Settlement* settlement) SLUICE_REQUIRES(g_mutex) {
   // By the engine's own entries, for which the new place is memory that a copy overwrites.
-  const CUresult result = physical->copy ? entry::cuMemcpyHtoD_v2(to, physical->copy.get(), physical->contents_bytes)
-                                         : entry::cuMemcpyDtoD_v2(to, physical->at, physical->contents_bytes);
-  if (result == CUDA_SUCCESS) {
-    // The call may return before the copy is done, and then the old place ends.
-    const CUresult done = g_real.cuStreamSynchronize(CU_STREAM_LEGACY);
-    if (done != CUDA_SUCCESS) return done;
-    DropContents(physical, settlement);
+  if (physical->copy) {
+    const CUresult result = entry::cuMemcpyHtoD_v2(to, physical->copy.get(), physical->contents_bytes);
+    if (result != CUDA_SUCCESS) return result;
+  } else {
+    for (const Extent& part : physical->device->WrittenParts({physical->at, physical->contents_bytes})) {
+      const CUresult result = entry::cuMemcpyDtoD_v2(to + (part.base - physical->at), part.base, part.bytes);
+      if (result != CUDA_SUCCESS) return result;
+    }
   }
-  return result;
+  // The calls may return before the copies are done, and then the old place ends.
+  const CUresult done = g_real.cuStreamSynchronize(CU_STREAM_LEGACY);
+  if (done == CUDA_SUCCESS) DropContents(physical, settlement);
+  return done;
 }
 
 CUresult MapManaged(Reserved* reserved, Extent range, Physical* physical, Settlement* settlement)

@@ -105,6 +105,18 @@ void Residency::NoteNotFetched(const PlanStep& step) {
   stats_.fault_bytes += step.fetch_content_bytes;
 }
 
+std::vector<Extent> Residency::WrittenParts(Extent range) {
+  Settle();
+  std::vector<Extent> parts;
+  chunks_.ForEach(range, [&](const Chunk& chunk) {
+    if (!chunk.has_contents) return;
+    const Va begin = std::max(range.base, chunk.base), end = std::min(range.end(), chunk.base + kChunkBytes);
+    if (parts.empty() || parts.back().end() != begin) parts.push_back({begin, 0});
+    parts.back().bytes += end - begin;
+  });
+  return parts;
+}
+
 void Residency::NoteUnseenUse() {
   Settle();
   ++now_;
