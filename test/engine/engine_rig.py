@@ -95,7 +95,6 @@ def environment(budget, profile="card-8g", driver="simgpu", more=None):
     env["LD_LIBRARY_PATH"] = str(built("lib", driver))
     env["SIMGPU_PROFILE"] = profile
     env["SIMGPU_DEADLOCK_MS"] = "20000"
-    env["SLUICE_VMM"] = "managed"
     if _is_sanitized:
         env["TSAN_OPTIONS"] = f"halt_on_error=1 suppressions={HERE.parent / 'tsan.supp'}"
         env["ASAN_OPTIONS"] = "detect_leaks=0"

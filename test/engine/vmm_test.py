@@ -30,7 +30,7 @@ def vmm_refusals():
 def vmm_switched_off():
     """Each of these is the driver's own memory, which the budget bounds; the reason is said."""
     for reason, env in {
-        "SLUICE_VMM=managed is not set": {"SLUICE_VMM": "plain"},
+        "SLUICE_VMM=plain is set": {"SLUICE_VMM": "plain"},
         "SLUICE_MANAGED_LIMIT has no room": {"SLUICE_MANAGED_LIMIT": "1Gi"},
     }.items():
         hooked = run("vmm_expandable_segment", 2 * GIB, env=env)

@@ -41,7 +41,7 @@ constexpr Handle kOwnHandles = 0x51c3'0000'0000'0000;
 // Why VMM memory of this call stays plain; null: it may be managed.
 const char* WhyUnmanaged(const void* caller, const Device& device) {
   if (!device.managed) return device.unmanaged_reason;
-  if (GetConfig().plain_vmm) return "SLUICE_VMM=managed is not set";
+  if (GetConfig().plain_vmm) return "SLUICE_VMM=plain is set";
   if (CalledFromUnmanagedLibrary(caller) || CalledFromVmmExporter(caller)) return kSharing;
   return nullptr;
 }
