@@ -87,9 +87,8 @@ struct Chunk {
   // It was mapped remotely since it last left the GPU. An end of the advice need not end the mapping, so launches that
   // touch it need not fault.
   bool maybe_mapped = false;
-  uint32_t touched_granules = 0;  // of 64 KiB, in which launches faulted since it was last tried: one bit each
-  uint64_t touched_at = 0;        // newest such fault
-  uint16_t pins = 0;              // allocations in it that are live until their free (captured, or the host may write)
+  uint64_t touched_at = 0;  // newest fault of a launch since it was last tried
+  uint16_t pins = 0;        // allocations in it that are live until their free (captured, or the host may write)
 };
 
 // Bytes of the chunk in the range. The two overlap.

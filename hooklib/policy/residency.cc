@@ -6,6 +6,10 @@
 
 namespace sluice::policy {
 
+namespace {
+constexpr uint64_t kSmallShare = 4;  // of the capacity: all small operands of a launch that is no graph have at most that
+}  // namespace
+
 uint64_t Residency::wrong_predictions() const {
   uint64_t sum = 0;
   for (const auto& [stream, queues] : queues_) sum += queues.predictor.wrong();
@@ -264,7 +268,8 @@ void Residency::ChooseStrategy(PlannedLaunch* launch, std::optional<size_t> hot_
   std::optional<GraphStrategy>& strategy = launch->strategy;
   if (hot_extents && oversize && id && can_queue && prefetch_ != Prefetch::kOff)
     strategy = launch->explores ? GraphStrategy::kFetch
-                                : graph_strategies_.Next({id, set_.size() * kChunkBytes, capacity_, may_map_remote_});
+                                : graph_strategies_.Next({id, set_.size() * kChunkBytes, capacity_, may_map_remote_,
+                                                          SizesDiffer(launch->capacity)});
   if (strategy) {
     for (Chunk* chunk : set_) chunk->last_required_at = now_;
   } else if (may_map_remote && launch->traits.slow_remote) {
@@ -274,13 +279,14 @@ void Residency::ChooseStrategy(PlannedLaunch* launch, std::optional<size_t> hot_
   // Chunks that other launches use between two such graphs stay resident: the graph lacks bytes anyhow, and those
   // launches would wait behind all evictions that follow it.
   if (strategy) launch->own_capacity -= BytesUsedSinceGraph(launch->capacity / 8);
+  if (strategy == GraphStrategy::kRemoteLargest) hot_chunks = SmallOperandsFirst(launch->own_capacity);
   if (strategy && (strategy == GraphStrategy::kFetch || (hot_chunks && strategy != GraphStrategy::kDemandPaging))) {
     const uint64_t all_resident = (set_.size() - missing_.size()) * kChunkBytes;
     SplitHotCold(launch->stream, launch->own_capacity,
                  launch->own_capacity - std::min(launch->own_capacity, all_resident), hot_chunks,
                  strategy == GraphStrategy::kFetch);
   } else if (launch->leaves_residue && can_queue) {
-    if (const size_t small = SmallOperandsFirst(launch->capacity))
+    if (const size_t small = SmallOperandsFirst(launch->capacity / kSmallShare))
       SplitHotCold(launch->stream, small * kChunkBytes, kNever, small, false);
   }
   const size_t wanted = missing_.size();

@@ -297,6 +297,8 @@ class Residency : private ResidencyState {
   bool IsUsedSinceGraph(const Chunk& chunk) const { return chunk.last_use > last_graph_at_; }
   uint64_t BytesUsedSinceGraph(uint64_t max_bytes) const;
   bool MayOverlapEviction(StreamQueues* queues, StreamId stream, const PlanStep& step);
+  uint64_t MaxSmallOperandBytes() const;
+  bool SizesDiffer(uint64_t capacity) const;
   void SplitHotCold(StreamId stream, uint64_t fits, uint64_t more, size_t hot_chunks, bool fetches);
   void NoteRemainder(const Chunk& chunk);
   size_t SmallOperandsFirst(uint64_t fits);

@@ -18,7 +18,7 @@ struct Program {
   GraphStrategies strategies;
   std::map<GraphStrategy, uint64_t> ms;
   size_t late = 0;
-  bool may_map_remote = true;
+  bool may_map_remote = true, sizes_differ = false;
   uint64_t unsettled = 0;  // launches of a strategy, after the first, that still prepare for it
   std::vector<std::pair<GraphProbe, uint64_t>> in_flight;
   std::map<GraphStrategy, uint64_t> evict_ms;  // ms for which its evictions delay the next launch
@@ -29,7 +29,7 @@ struct Program {
   uint64_t run = 0;
 
   GraphStrategy Launch(uint64_t capacity = kGiB) {
-    const GraphStrategy strategy = strategies.Next({7, 3 * kGiB / 2, capacity, may_map_remote});
+    const GraphStrategy strategy = strategies.Next({7, 3 * kGiB / 2, capacity, may_map_remote, sizes_differ});
     run = strategy == last ? run + 1 : 1;
     last = strategy;
     const GraphProbe probe = strategies.Planned(7, run > 1 + unsettled);
@@ -48,6 +48,19 @@ struct Program {
 };
 
 }  // namespace
+
+TEST_CASE("remote access to the largest operands is timed where sizes differ, and only there") {
+  for (const bool sizes_differ : {true, false}) {
+    Program program;
+    program.sizes_differ = sizes_differ;
+    program.ms = {{GraphStrategy::kDemandPaging, 90},
+                  {GraphStrategy::kFetch, 110},
+                  {GraphStrategy::kRemote, 36},
+                  {GraphStrategy::kRemoteLargest, 19}};
+    for (int i = 0; i < 12; ++i) program.Launch();
+    CHECK(program.Launch() == (sizes_differ ? GraphStrategy::kRemoteLargest : GraphStrategy::kRemote));
+  }
+}
 
 TEST_CASE("each strategy is timed with two launches, then the fastest is used") {
   for (const GraphStrategy fastest :

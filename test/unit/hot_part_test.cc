@@ -76,6 +76,23 @@ TEST_CASE("small operands of an oversized launch that is no graph stay resident 
   }
 }
 
+TEST_CASE("small operands of a graph stay resident where remote access to the largest is the fastest") {
+  Gpu gpu(40, 16);  // 24 to 39 are resident
+  gpu.residency.set_remote_access(true);
+  // A paged cache of 32 chunks, which the graph's nodes name most, and weights of 2 x 4 chunks behind it.
+  const std::vector<Extent> set{Chunks(8, 32), Chunks(0, 4), Chunks(4, 4)};
+  for (int i = 0; i < 20; ++i) {
+    const Plan& plan = gpu.Queue(set, 1, 7, 0, 1);
+    gpu.Finish();
+    if (plan.graph_probe.id)
+      gpu.residency.NoteMeasured(plan.graph_probe,
+                                 plan.graph_probe.strategy == GraphStrategy::kRemoteLargest ? 1000 : 2000);
+  }
+  CHECK(gpu.residency.graph_strategies().Best(7) == GraphStrategy::kRemoteLargest);
+  for (uint64_t i = 0; i < 8; ++i) CHECK(gpu.Resident(i));
+  CHECK(gpu.residency.resident_bytes() <= 16 * kChunkBytes);
+}
+
 TEST_CASE("a graph displaces chunks of other work to restore its hot part, not its own chunks") {
   Gpu gpu(12, 4);
   const std::vector<Extent> set{Chunks(0, 3), Chunks(4, 6)};

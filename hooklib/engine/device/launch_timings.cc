@@ -28,6 +28,8 @@ const char* NameOf(policy::GraphStrategy strategy) {
       return "fetch";
     case policy::GraphStrategy::kRemote:
       return "remote";
+    case policy::GraphStrategy::kRemoteLargest:
+      return "remote_largest";
     default:
       return "faults";
   }

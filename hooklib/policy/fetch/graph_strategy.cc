@@ -13,8 +13,9 @@ constexpr uint64_t kFirstRetryLaunches = 64;
 constexpr uint64_t kMaxLossShare = 200;  // the probes of a strategy may cost a 200th of the time
 constexpr uint64_t kMinGainShare = 33;   // a 33th faster, or the best strategy stays
 constexpr uint64_t kHopelessFactor = 3;  // times as long as under each other strategy
-constexpr std::array<GraphStrategy, kGraphStrategyCount> kOrder{GraphStrategy::kDemandPaging, GraphStrategy::kFetch,
-                                                                GraphStrategy::kRemote, GraphStrategy::kFaults};
+constexpr std::array<GraphStrategy, kGraphStrategyCount> kOrder{
+    GraphStrategy::kDemandPaging, GraphStrategy::kFetch, GraphStrategy::kRemote, GraphStrategy::kRemoteLargest,
+    GraphStrategy::kFaults};
 
 bool IsAnother(uint64_t now, uint64_t then) { return now > then + then / 4 || then > now + now / 4; }
 
@@ -28,6 +29,8 @@ const char* Describe(GraphStrategy strategy) {
       return "fetched before each launch and evicted behind it";
     case GraphStrategy::kRemote:
       return "remote access to host memory";
+    case GraphStrategy::kRemoteLargest:
+      return "remote access to the largest operands";
     default:
       return "demand faults beside a resident hot part";
   }
@@ -35,6 +38,7 @@ const char* Describe(GraphStrategy strategy) {
 
 bool GraphStrategies::Record::IsAvailable(GraphStrategy w) const {
   if (w == GraphStrategy::kRemote) return may_map_remote;
+  if (w == GraphStrategy::kRemoteLargest) return may_map_remote && sizes_differ;
   // Faults cost about the same whatever is resident: worth a probe only where they are the best.
   if (w == GraphStrategy::kFaults) return best == GraphStrategy::kDemandPaging || best == w;
   return true;
@@ -90,12 +94,13 @@ GraphStrategy GraphStrategies::Next(const Launch& launch) {
   Record& record = records_[launch.id];
   // The question changes with the graph (updated, or another one at its address) and with the budget.
   if (IsAnother(launch.bytes, record.bytes) || IsAnother(launch.capacity, record.capacity) ||
-      launch.may_map_remote != record.may_map_remote) {
+      launch.may_map_remote != record.may_map_remote || launch.sizes_differ != record.sizes_differ) {
     record = {.bytes = launch.bytes,
               .capacity = launch.capacity,
               .launches = record.launches,
               .question_begin = record.launches,
-              .may_map_remote = launch.may_map_remote};
+              .may_map_remote = launch.may_map_remote,
+              .sizes_differ = launch.sizes_differ};
   }
   ++record.launches;
   if (record.await_until && record.launches > record.await_until) record.await_until = 0;  // it was not timed

@@ -27,9 +27,11 @@ enum class GraphStrategy : uint8_t {
   // The hot part is resident. The rest is fetched before each launch, beyond the budget, and evicted behind it.
   kFetch,
   kRemote,  // the hot part is resident, the rest is used remotely
+  // The small operands are resident first, whatever the nodes name. Of large ones, paged caches, less may be touched.
+  kRemoteLargest,
   kFaults,  // the hot part is resident, the rest is left to demand faults
 };
-inline constexpr size_t kGraphStrategyCount = 4;
+inline constexpr size_t kGraphStrategyCount = 5;
 const char* Describe(GraphStrategy strategy);
 
 // One timed launch of a strategy.
@@ -48,6 +50,7 @@ class GraphStrategies {
     uint64_t bytes;  // of its set
     uint64_t capacity;
     bool may_map_remote;
+    bool sizes_differ = false;  // enough of its bytes are operands far smaller than the largest
   };
 
   // The strategy of the next launch of this id.
@@ -87,7 +90,7 @@ class GraphStrategies {
     uint64_t changed_at = 0;   // number of the launch at which it did
     bool is_probing = false;   // launches take the probed strategy until one of them counts
     uint64_t await_until = 0;  // the answer is awaited until this launch; 0: it is not
-    bool may_map_remote = true;
+    bool may_map_remote = true, sizes_differ = false;
     bool complete = false;  // all strategies are known
     // Behind the newest launch: its strategy, the time until the next began, the time until its evictions were over.
     GraphStrategy last_strategy = GraphStrategy::kDemandPaging;

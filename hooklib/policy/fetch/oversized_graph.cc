@@ -2,15 +2,14 @@
 // strategy that was measured to be the fastest (graph_strategy.h). The hot part is the same for each launch, so nothing
 // is exchanged between launches.
 #include <algorithm>
-#include <bit>
 
 #include "hooklib/policy/residency.h"
 
 namespace sluice::policy {
 
 namespace {
-constexpr uint64_t kMinSizeRatio = 4;  // an operand is small if it has at most such a share of the largest
-constexpr uint64_t kSmallShare = 4;    // all small ones together have at most such a share of the capacity
+constexpr uint64_t kMinSizeRatio = 4;   // an operand is small if it has at most such a share of the largest
+constexpr uint64_t kMinSmallShare = 8;  // of the capacity: fewer bytes of small operands make no difference
 }  // namespace
 
 // Splits set_ into a hot part, which is to be resident as far as it fits, and a cold rest. The hot part is filled in
@@ -23,17 +22,8 @@ constexpr uint64_t kSmallShare = 4;    // all small ones together have at most s
 // hot_missing_, and as many cold chunks are evicted, if they may be. `fits`: bytes for the whole set. `more`: bytes
 // beside its resident ones.
 void Residency::SplitHotCold(StreamId stream, uint64_t fits, uint64_t more, size_t hot_chunks, bool fetches) {
-  // A chunk of which little is touched crosses the link for little, however many nodes name it.
-  const auto sparseness = [](const Chunk* chunk) {
-    const int granules = chunk->touched_granules ? std::popcount(chunk->touched_granules) : 32;
-    return (32 - granules) / 8;
-  };
-  const auto begin = set_.begin(), hot_end = begin + static_cast<std::ptrdiff_t>(hot_chunks);
-  hot_chunks = static_cast<size_t>(
-      std::stable_partition(begin, hot_end, [&](const Chunk* chunk) { return sparseness(chunk) == 0; }) - begin);
   const auto order = [&](const Chunk* chunk) {
-    return 8 * sparseness(chunk) + (IsUsedSinceGraph(*chunk) ? 0 : 4) + (fetches && IsCopied(*chunk) ? 2 : 0) +
-           (chunk->resident ? 0 : 1);
+    return (IsUsedSinceGraph(*chunk) ? 0 : 4) + (fetches && IsCopied(*chunk) ? 2 : 0) + (chunk->resident ? 0 : 1);
   };
   std::stable_sort(set_.begin() + static_cast<std::ptrdiff_t>(hot_chunks), set_.end(),
                    [&](const Chunk* a, const Chunk* b) { return order(a) < order(b); });
@@ -53,22 +43,36 @@ void Residency::SplitHotCold(StreamId stream, uint64_t fits, uint64_t more, size
   }
 }
 
-// For a launch that exceeds the capacity and is no graph: an operand far smaller than the largest is likely to be used
-// whole (a batch or a result, beside the table of its rows). Moves such operands to the begin of set_, smallest first.
-// Returns their number of chunks.
-size_t Residency::SmallOperandsFirst(uint64_t fits) {
-  uint64_t largest = 0, bytes = 0;
+uint64_t Residency::MaxSmallOperandBytes() const {
+  uint64_t largest = 0;
   for (const Operand& operand : operands_) largest = std::max(largest, operand.bytes);
+  return largest / kMinSizeRatio;
+}
+
+// Whether to keep the small operands of a graph resident would make a difference to a capacity.
+bool Residency::SizesDiffer(uint64_t capacity) const {
+  const uint64_t max_small = MaxSmallOperandBytes();
+  uint64_t bytes = 0;
+  for (const Operand& operand : operands_) bytes += operand.bytes <= max_small ? operand.bytes : 0;
+  return bytes >= capacity / kMinSmallShare;
+}
+
+// Of a launch that exceeds the capacity. An operand far smaller than the largest is likely to be used whole: a batch or
+// a result beside a table of rows, weights beside a paged cache. Moves such operands to the begin of set_, smallest
+// first, `most` bytes of them at most. Returns their number of chunks.
+size_t Residency::SmallOperandsFirst(uint64_t most) {
+  const uint64_t max_small = MaxSmallOperandBytes();
+  uint64_t bytes = 0;
   std::vector<std::pair<uint64_t, size_t>> small;  // bytes, index of the operand
   for (size_t i = 0; i < operands_.size(); ++i) {
-    if (operands_[i].bytes <= largest / kMinSizeRatio) small.emplace_back(operands_[i].bytes, i);
+    if (operands_[i].bytes <= max_small) small.emplace_back(operands_[i].bytes, i);
   }
   std::sort(small.begin(), small.end());
   const std::vector<Chunk*> all(set_.begin(), set_.end());
   std::vector<bool> taken(all.size());
   size_t first = 0;
   for (const auto& [size, i] : small) {
-    if ((bytes += size) > fits / kSmallShare) break;
+    if ((bytes += size) > most) break;
     for (size_t at = i ? operands_[i - 1].end : 0; at < operands_[i].end; ++at) {
       set_[first++] = all[at];
       taken[at] = true;
@@ -84,6 +88,7 @@ size_t Residency::SmallOperandsFirst(uint64_t fits) {
 // marks those that are left to demand faults. `id` 0: it is not timed.
 void Residency::ApplyStrategy(GraphStrategy strategy, StreamId stream, uint64_t id) {
   graph_remainder_ = {};
+  const bool is_remote = strategy == GraphStrategy::kRemote || strategy == GraphStrategy::kRemoteLargest;
   // Duplicates that the strategy before fetched beyond the capacity are still resident.
   bool settled = strategy == GraphStrategy::kFetch || excess_duplicates_.empty();
   if (strategy == GraphStrategy::kDemandPaging) {
@@ -104,7 +109,7 @@ void Residency::ApplyStrategy(GraphStrategy strategy, StreamId stream, uint64_t 
     const bool is_remote_once =
         strategy == GraphStrategy::kFetch && may_map_remote_ && IsCopied(*chunk) && !MayDuplicate(*chunk);
     settled &= !is_remote_once && !(strategy == GraphStrategy::kFetch && chunk->written_back && IsCopied(*chunk)) &&
-               !(strategy == GraphStrategy::kRemote && IsEvicting(*chunk));  // it would be resident for this launch
+               !(is_remote && IsEvicting(*chunk));  // it would be resident for this launch
     if (strategy == GraphStrategy::kFetch && !is_remote_once) return false;
     MapRemote(chunk);
     return true;

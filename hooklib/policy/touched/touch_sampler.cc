@@ -13,7 +13,6 @@ constexpr uint32_t kMaxPendingAlike = 4;  // first samples under way in operands
 // In chunks moved over the link. kOverdraft: what samples of operands that were found untouched may cost beyond credit.
 constexpr double kFaultCost = 5, kSuccessGain = 2, kInitialCredit = 128, kMaxCredit = 4096, kOverdraft = 512;
 constexpr double kLackingShare = 0.001;  // of the bytes that launches lack, until the first credit is there again
-constexpr uint64_t kGranuleBytes = kChunkBytes / 32;
 }  // namespace
 
 const double TouchSampler::kMaxTouched = 256;
@@ -78,7 +77,6 @@ bool TouchSampler::IsTouchedWhole(Extent operand) const {
 void TouchSampler::Begin(Chunk* chunk, Extent operand) {
   if (IsLeftOut(*chunk)) return;
   chunk->touch = Touch::kSampled;
-  chunk->touched_granules = 0;
   ++left_out_;
   ++stats_.samples;
   for (Counts* const counts : {&operands_[operand.base], &sizes_[operand.bytes]}) ++counts->pending;
@@ -108,9 +106,8 @@ void TouchSampler::EndSample(const Sample& sample) {
     counts->pending -= counts->pending != 0;
 }
 
-bool TouchSampler::NoteFault(Chunk* chunk, Va page, uint64_t now) {
+bool TouchSampler::NoteFault(Chunk* chunk, uint64_t now) {
   const bool was_left_out = IsLeftOut(*chunk);
-  chunk->touched_granules |= uint32_t{1} << ((page - chunk->base) / kGranuleBytes);
   chunk->touched_at = now;
   if (chunk->touch == Touch::kSampled) {
     const auto it = samples_.find(chunk->base);
@@ -159,7 +156,6 @@ void TouchSampler::ForgetKnown(Chunk* chunk) {
     }
   }
   chunk->touch = Touch::kUnknown;
-  chunk->touched_granules = 0;
 }
 
 void TouchSampler::RemoveArena(Extent arena) {

@@ -9,7 +9,7 @@
 // than a fetch; an untouched one earns some. So a program that touches what it names pays for a few chunks once.
 // Operands of one size are taken to be alike until their own chunks say otherwise.
 //
-// The state of a chunk lies in Chunk (touch, touched_granules); all else lies here. Not thread-safe: the device's lock
+// The state of a chunk lies in Chunk (touch); all else lies here. Not thread-safe: the device's lock
 // is held.
 #ifndef SLUICE_HOOKLIB_POLICY_TOUCHED_TOUCH_SAMPLER_H_
 #define SLUICE_HOOKLIB_POLICY_TOUCHED_TOUCH_SAMPLER_H_
@@ -60,8 +60,8 @@ class TouchSampler {
   void Begin(Chunk* chunk, Extent operand);
   // A launch with this mark names the chunk of a sample, which has left the GPU. `uses`: how much that counts.
   void NoteNamed(const Chunk& chunk, Mark mark, uint32_t uses);
-  // A launch faulted on this page of the chunk. True: the chunk was left out, and is resident from here on.
-  bool NoteFault(Chunk* chunk, Va page, uint64_t now);
+  // A launch faulted on the chunk. True: the chunk was left out, and is resident from here on.
+  bool NoteFault(Chunk* chunk, uint64_t now);
   // Notes which samples' launches are over; is_done(Mark) asks the GPU.
   template <typename IsDone>
   void MarkOver(IsDone is_done) {

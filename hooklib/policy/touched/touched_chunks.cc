@@ -4,8 +4,6 @@
 // launch touches it after all, it faults: the driver's records say so, and it is resident from then on. Discarded
 // chunks are never left out, since they must not be written by faults.
 #include <algorithm>
-#include <bit>
-#include <unordered_map>
 
 #include "hooklib/policy/residency.h"
 
@@ -17,31 +15,6 @@ constexpr uint32_t kUsesOfGraph = 2;                   // one replay is a whole 
 constexpr uint64_t kMaxIdleRoom = uint64_t{64} << 20;  // less is free: launches compete for room
 constexpr uint32_t kMaxExploringReplays = 16;
 constexpr uint64_t kMinAgeLaunches = 1024;  // since a chunk was touched, before it is tried again
-struct Density {
-  uint64_t granules = 0, chunks = 0;
-};
-
-// Chunks that were never tried get the density of touched chunks of operands of the same size.
-void EstimateDensity(std::span<Chunk* const> set, std::span<const Operand> operands) {
-  std::unordered_map<uint64_t, Density> sizes;
-  const auto each = [&](auto f) {
-    for (size_t i = 0, from = 0; i < operands.size(); from = operands[i++].end) {
-      if (operands[i].bytes < TouchSampler::kMinOperandBytes) continue;
-      for (size_t at = from; at < operands[i].end; ++at) f(set[at], &sizes[operands[i].bytes]);
-    }
-  };
-  each([](const Chunk* chunk, Density* size) {
-    if (chunk->touch != Touch::kTouched) return;
-    size->granules += static_cast<uint64_t>(std::popcount(chunk->touched_granules));
-    ++size->chunks;
-  });
-  each([](Chunk* chunk, const Density* size) {
-    if (chunk->touch != Touch::kUnknown || !size->chunks) return;
-    const uint64_t granules = std::min<uint64_t>(31, size->granules / size->chunks);
-    chunk->touched_granules = (uint32_t{1} << granules) - 1;
-  });
-}
-
 }  // namespace
 
 // Whether the chunk of a graph may be tried. Not where copies alone wrote it: such weights are duplicated, which a
@@ -140,7 +113,6 @@ void Residency::SampleGraph(std::span<const Extent> extents, PlannedLaunch* laun
   // Its chunks are fetched for it: their faults would fill the records.
   launch->explores = over && touched_.explores() && explored_replays_ < kMaxExploringReplays;
   explored_replays_ += launch->explores;
-  if (over) EstimateDensity(set_, operands_);
 }
 
 void Residency::MarkTouchesOver() {
@@ -151,7 +123,7 @@ void Residency::ConcludeTouches(std::span<const Va> pages, bool lost) {
   for (const Va page : pages) {
     Chunk* const chunk = chunks_.Find(page);
     const bool is_late = chunk && chunk->touch == Touch::kUntouched;
-    if (!chunk || !touched_.NoteFault(chunk, page, now_) || chunk->resident) continue;
+    if (!chunk || !touched_.NoteFault(chunk, now_) || chunk->resident) continue;
     Settle();
     SetResident(chunk, true);
     chunk->last_use = now_;
