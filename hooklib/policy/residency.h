@@ -257,7 +257,9 @@ class Residency : private ResidencyState {
   bool MayTry(const Chunk& chunk) const;
   size_t LeaveOutUntouched(std::span<const Extent> extents, std::optional<size_t> hot_extents,
                            const StreamQueues& queues, PlannedLaunch* launch, Seq seq);
-  void SampleGraph(std::span<const Extent> extents, PlannedLaunch* launch, double touched);
+  void SampleResident(std::span<const Extent> extents, PlannedLaunch* launch, double touched, size_t* most);
+  void TryResident(Chunk* chunk, Extent operand, StreamId stream);
+  void ScheduleSamples();
   void FetchTouched(StreamId stream);
   // --- fetch/missing.cc ---
   void FindMissing(const StreamQueues& queues, const PlannedLaunch& launch);

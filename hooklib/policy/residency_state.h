@@ -79,9 +79,18 @@ class ResidencyState {
   bool can_discard_ = true, discards_on_host_ = true, slow_write_back_ = true, in_order_ = false;
   bool budget_rising_ = false, repopulates_ = true, read_mostly_ = false;
   CopiedRanges copied_ranges_;
+  // When launches that are no graphs try chunks: in some iterations that lack bytes.
+  struct LaunchSamples {
+    uint64_t room = 0;           // chunks that this iteration may still try; 0: none
+    uint64_t lacked_bytes = 0;   // by all iterations until now
+    uint64_t untouched = 0;      // chunks that were found so until the last tries
+    uint32_t alike = 0;           // iterations of one length in a row
+    uint32_t pause = 0, gap = 0;  // iterations until the next tries, and between the last two
+  };
   TouchSampler touched_;
   std::vector<Va> touched_late_;   // of which faults have brought pages: the rest is to be fetched
   uint32_t explored_replays_ = 0;  // of graphs whose chunks were sampled
+  LaunchSamples launch_samples_;
   LaunchClassifier classifier_;
   GraphStrategies graph_strategies_;
   uint64_t last_graph_at_ = 0, bytes_since_graph_ = 0;  // a graph with a strategy; chunks used since

@@ -11,6 +11,7 @@ using memory::Touch;
 
 constexpr uint64_t kWeights = 16, kCache = 48;  // chunks; the cache lies behind the weights
 constexpr uint64_t kCapacity = 32;
+constexpr uint64_t kLayers = 4, kLayerChunks = kCache / kLayers;
 constexpr uint64_t kGraph = 9, kMultiply = 10, kAttend = 11;
 
 // Weights of which everything is touched, and a cache of which the first `used` chunks are.
@@ -51,7 +52,16 @@ struct Server : FakeGpu {
     Run({Weights()}, 0, kWeights, kMultiply);
     Run({Cache()}, kWeights, used, kAttend);
   }
-  uint64_t moved = 0, remote = 0;
+  // A cache for each layer, of which the first chunks are touched.
+  void LayeredStep() {
+    faults = moved = 0;
+    Run({Weights()}, 0, kWeights, kMultiply);
+    for (uint64_t layer = 0; layer < kLayers; ++layer) {
+      const uint64_t first = kWeights + layer * kLayerChunks;
+      Run({Chunks(first, kLayerChunks)}, first, layer_used, kAttend + layer);
+    }
+  }
+  uint64_t moved = 0, remote = 0, layer_used = 1;
 };
 
 }  // namespace
@@ -84,10 +94,32 @@ TEST_CASE("touched chunks: launches one by one name no chunk that a graph was fo
   CHECK(server.CountResident(0, kWeights + server.used) == kWeights + server.used);
 }
 
-TEST_CASE("touched chunks: launches one by one try nothing") {
+TEST_CASE("touched chunks: launches one by one try chunks once they are settled, until what is touched is resident") {
   Server server;
-  for (int i = 0; i < 400; ++i) server.Step();
+  for (int i = 0; i < 8; ++i) server.LayeredStep();
   CHECK(server.residency.touched().stats().samples == 0);
+  for (int i = 0; i < 400; ++i) server.LayeredStep();
+  CHECK(server.residency.touched().stats().untouched > 0);
+  CHECK(server.CountResident(0, kWeights) == kWeights);
+  for (uint64_t layer = 0; layer < kLayers; ++layer) CHECK(server.Resident(kWeights + layer * kLayerChunks));
+  const uint64_t remote = server.remote, samples = server.residency.touched().stats().samples;
+  for (int i = 0; i < 100; ++i) {
+    server.LayeredStep();
+    CHECK(server.faults == 0);
+    CHECK(server.moved == 0);
+  }
+  CHECK(server.remote == remote);
+  CHECK(server.residency.touched().stats().samples == samples);
+  CHECK(server.residency.resident_bytes() <= kCapacity * kChunkBytes);
+}
+
+TEST_CASE("touched chunks: launches one by one that touch what they name are tried ever more rarely") {
+  Server server;
+  server.layer_used = kLayerChunks;
+  uint64_t faults = 0;
+  for (int i = 0; i < 1000; ++i) server.LayeredStep(), faults += server.faults;
+  CHECK(faults < 100);
+  CHECK(server.residency.touched().stats().untouched == 0);
 }
 
 TEST_CASE("touched chunks: a chunk that is touched later faults once") {

@@ -231,6 +231,10 @@ void Residency::MarkProbeVictims(uint64_t id) {
 // not timed first: they name too little to matter.
 bool Residency::KeepsColdRemote(Chunk* chunk, uint64_t id) {
   if (!chunk->cold || OverLink(*chunk, classifier_.IsSparse(id)) > kMaxColdBytes) return false;
+  if (placement_.promote_bytes >= kChunkBytes && !placement_.promotions_chosen) {  // room that nothing else needs
+    chunk->cold = false;
+    return false;
+  }
   MapRemote(chunk);
   return true;
 }

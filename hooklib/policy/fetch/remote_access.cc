@@ -44,6 +44,7 @@ void Residency::EndIteration(const StreamQueues& queues) {
   placement_.promote_bytes =
       min_slack_bytes_ > kMarginBytes && placement_.promotion_pause == 0 ? min_slack_bytes_ - kMarginBytes : 0;
   if (placement_.promotion_pause) --placement_.promotion_pause;
+  ScheduleSamples();
   min_slack_bytes_ = kNever;
   iterations_.Begin(now_);
   ExchangePlacement(queues.predictor);

@@ -70,19 +70,30 @@ size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched) 
   return 1;
 }
 
+// Where operands have untouched chunks, their use moves: pages of sequences that end and begin.
+size_t TouchSampler::AllowanceOfOld(Extent operand, size_t old, double* touched) const {
+  const Counts alike = AlikeCounts(operand);
+  if (!enabled_ || alike.touched == alike.tried) return 0;
+  const double most = std::max(0.0, std::min(credit_ / kFaultCost, *touched));
+  const size_t allowed = std::min(old, static_cast<size_t>(most));
+  *touched -= static_cast<double>(allowed);
+  return allowed;
+}
+
 bool TouchSampler::IsTouchedWhole(Extent operand) const {
   return AlikeCounts(operand).touched >= kMinTouched && ProbabilityOf(operand) >= kSuspect;
 }
 
 void TouchSampler::Begin(Chunk* chunk, Extent operand) {
   if (IsLeftOut(*chunk)) return;
+  const bool is_again = chunk->touch == Touch::kTouched;
   chunk->touch = Touch::kSampled;
   ++left_out_;
   ++stats_.samples;
   for (Counts* const counts : {&operands_[operand.base], &sizes_[operand.bytes]}) ++counts->pending;
-  const double paid = kFaultCost * ProbabilityOf(operand);
+  const double paid = kFaultCost * (is_again ? 1 : ProbabilityOf(operand));
   credit_ -= paid;
-  samples_[chunk->base] = {.operand = operand, .paid = paid};
+  samples_[chunk->base] = {.operand = operand, .is_again = is_again, .paid = paid};
 }
 
 void TouchSampler::NoteNamed(const Chunk& chunk, Mark mark, uint32_t uses) {
@@ -95,6 +106,7 @@ void TouchSampler::NoteNamed(const Chunk& chunk, Mark mark, uint32_t uses) {
 
 void TouchSampler::Count(const Sample& sample, bool is_touched) {
   for (Counts* const counts : {&operands_[sample.operand.base], &sizes_[sample.operand.bytes]}) {
+    if (sample.is_again) break;
     ++counts->tried;
     counts->touched += is_touched;
   }

@@ -52,11 +52,13 @@ class TouchSampler {
   // How many of `unknown` chunks of the operand may be tried now. `*touched`: chunks that the launch may be expected to
   // touch of those that are tried, all operands together; what the answer takes of them is subtracted.
   size_t Allowance(Extent operand, size_t unknown, double* touched);
+  // The same of `old` chunks that were touched long ago.
+  size_t AllowanceOfOld(Extent operand, size_t old, double* touched) const;
   // Whether most chunks of the operand, or of others of its size, were found untouched.
   bool IsSuspect(Extent operand) const;
   // Whether no more is to be learned of it: what was tried of it, or of others of its size, was touched.
   bool IsTouchedWhole(Extent operand) const;
-  // The chunk is absent or about to be, and left to faults from here on.
+  // The chunk is absent or about to be, and left to faults from here on. A touched one is tried again.
   void Begin(Chunk* chunk, Extent operand);
   // A launch with this mark names the chunk of a sample, which has left the GPU. `uses`: how much that counts.
   void NoteNamed(const Chunk& chunk, Mark mark, uint32_t uses);
@@ -99,6 +101,7 @@ class TouchSampler {
     uint32_t uses = 0;        // counted
     bool counts_all = false;  // no more are needed
     bool is_over = false;
+    bool is_again = false;  // it says nothing of the operand's other chunks
     double paid = 0;  // for it
   };
   struct Counts {

@@ -4,6 +4,7 @@
 // launch touches it after all, it faults: the driver's records say so, and it is resident from then on. Discarded
 // chunks are never left out, since they must not be written by faults.
 #include <algorithm>
+#include <vector>
 
 #include "hooklib/policy/residency.h"
 
@@ -13,8 +14,13 @@ namespace {
 using memory::Touch;
 constexpr uint32_t kUsesOfGraph = 2;                   // one replay is a whole iteration
 constexpr uint64_t kMaxIdleRoom = uint64_t{64} << 20;  // less is free: launches compete for room
+constexpr uint64_t kMaxIdleRoomOfLaunch = uint64_t{256} << 20;  // promotions leave 128 MiB free
 constexpr uint32_t kMaxExploringReplays = 16;
-constexpr uint64_t kMinAgeLaunches = 1024;  // since a chunk was touched, before it is tried again
+constexpr uint64_t kMinAgeLaunches = 1024, kMinAgeIterations = 32;  // since a chunk was touched: before it is tried again
+constexpr uint64_t kMinLackingBytes = uint64_t{32} << 20;  // less that an iteration lacks is not worth a fault
+constexpr uint32_t kMaxGapIterations = 63;
+constexpr uint32_t kStillIterations = 6, kSettledIterations = 32;  // of one length in a row, before chunks are tried
+constexpr double kMaxTouchedOfLaunch = 32;  // several launches' records are read at once
 }  // namespace
 
 // Whether the chunk of a graph may be tried. Not where copies alone wrote it: such weights are duplicated, which a
@@ -29,11 +35,14 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
                                     const StreamQueues& queues, PlannedLaunch* launch, Seq seq) {
   size_t kept = 0;
   bool lacks_chunks = false;
-  const bool full = resident_bytes_ - std::min(resident_bytes_, idle_bytes_) + kMaxIdleRoom > capacity_;
+  const uint64_t room = hot_extents ? kMaxIdleRoom : kMaxIdleRoomOfLaunch;
+  const bool full = resident_bytes_ - std::min(resident_bytes_, idle_bytes_) + room > capacity_;
   const bool exceeds = set_.size() * kChunkBytes > launch->capacity;  // with the chunks that are left out
-  const bool tries = hot_extents && exceeds && launch->can_queue && launch->lacks_chunks && full;
+  const bool tries = launch->can_queue && full &&
+                     (hot_extents ? exceeds && launch->lacks_chunks : launch_samples_.room && !exceeds);
   // A touched chunk is resident beyond the capacity until the next launch.
-  double touched = std::min(TouchSampler::kMaxTouched, static_cast<double>(launch->capacity / kChunkBytes) / 8);
+  double touched = std::min(hot_extents ? TouchSampler::kMaxTouched : kMaxTouchedOfLaunch,
+                            static_cast<double>(launch->capacity / kChunkBytes) / 8);
   const auto may_try_absent = [&](const Chunk& chunk) {
     return !chunk.resident && !chunk.maybe_mapped && MayTry(chunk);
   };
@@ -67,52 +76,93 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
   }
   set_ = set_.first(kept);
   launch->lacks_chunks = lacks_chunks;
-  if (hot_extents && launch->can_queue && kept * kChunkBytes > launch->capacity) SampleGraph(extents, launch, touched);
+  if (!hot_extents && tries) {
+    SampleResident(extents, launch, touched, &launch_samples_.room);
+  } else if (hot_extents && launch->can_queue && kept * kChunkBytes > launch->capacity) {
+    size_t over = set_.size() - launch->capacity / kChunkBytes;
+    SampleResident(extents, launch, touched, &over);
+    // Its chunks are fetched for it: their faults would fill the records.
+    launch->explores = over && touched_.explores() && explored_replays_ < kMaxExploringReplays;
+    explored_replays_ += launch->explores;
+  }
   if (!hot_extents || *hot_extents == 0) return 0;
   return operands_.empty() ? 0 : operands_[std::min(*hot_extents, operands_.size()) - 1].end;
 }
 
-// A graph names more than fits: resident chunks of operands that may be untouched leave, as far as it exceeds the
-// capacity, and are tried. `touched`: as in TouchSampler::Allowance.
-void Residency::SampleGraph(std::span<const Extent> extents, PlannedLaunch* launch, double touched) {
-  size_t over = set_.size() - launch->capacity / kChunkBytes, kept = 0;
-  const auto may_try = [&](Chunk* chunk) {
-    if (!chunk->resident || !MayEvict(*chunk, launch->stream)) return false;
-    const bool is_old = chunk->touch == Touch::kTouched && chunk->touched_at + kMinAgeLaunches < now_;
-    return is_old || MayTry(*chunk);
-  };
+// More is named than fits: `most` resident chunks of operands that may be untouched leave, and are tried. `touched`: as
+// in TouchSampler::Allowance.
+void Residency::SampleResident(std::span<const Extent> extents, PlannedLaunch* launch, double touched, size_t* most) {
+  const uint64_t min_age = std::max(kMinAgeLaunches, kMinAgeIterations * iterations_.length());
+  std::vector<Chunk*> unknown, old;
+  const size_t before = *most;
+  for (size_t i = 0, from = 0; i < operands_.size() && *most; from = operands_[i++].end) {
+    if (extents[i].bytes < TouchSampler::kMinOperandBytes) continue;
+    const bool tries_unknown = !touched_.IsTouchedWhole(extents[i]);
+    unknown.clear();
+    old.clear();
+    for (size_t at = from; at < operands_[i].end; ++at) {
+      Chunk* const chunk = set_[at];
+      if (!chunk->resident || !MayEvict(*chunk, launch->stream)) continue;
+      if (chunk->touch == Touch::kTouched && chunk->touched_at + min_age < now_) {
+        old.push_back(chunk);
+      } else if (tries_unknown && MayTry(*chunk)) {
+        unknown.push_back(chunk);
+      }
+    }
+    // Of what is not known some, spread evenly; of what was touched the chunks that were so the longest ago.
+    size_t allowed = touched_.Allowance(extents[i], std::min(*most, unknown.size()), &touched);
+    const size_t stride = allowed ? unknown.size() / allowed : 1;
+    for (size_t at = now_ % stride; allowed && at < unknown.size(); at += stride, --allowed, --*most)
+      TryResident(unknown[at], extents[i], launch->stream);
+    allowed = touched_.AllowanceOfOld(extents[i], std::min(*most, old.size()), &touched);
+    std::sort(old.begin(), old.end(), [](const Chunk* a, const Chunk* b) { return a->touched_at < b->touched_at; });
+    for (size_t at = 0; at < allowed; ++at, --*most) TryResident(old[at], extents[i], launch->stream);
+  }
+  if (*most == before) return;
+  size_t kept = 0;
   for (size_t i = 0, from = 0; i < operands_.size(); ++i) {
     const size_t to = operands_[i].end;
-    size_t allowed = 0, stride = 1;
-    if (over && !touched_.IsTouchedWhole(extents[i])) {
-      const auto resident = static_cast<size_t>(std::count_if(set_.begin() + static_cast<std::ptrdiff_t>(from),
-                                                              set_.begin() + static_cast<std::ptrdiff_t>(to), may_try));
-      allowed = touched_.Allowance(extents[i], std::min(over, resident), &touched);
-      if (allowed) stride = resident / allowed;
-    }
-    size_t seen = now_ % stride;
     for (size_t at = from; at < to; ++at) {
-      Chunk* const chunk = set_[at];
-      if (allowed && may_try(chunk) && seen++ % stride == 0) {
-        --allowed;
-        --over;
-        touched_.Forget(chunk);
-        touched_.Begin(chunk, extents[i]);
-        chunk->named_at = 0;
-        UnmapRemote(chunk);
-        EvictChunk(chunk, launch->stream, &plan_.now);
-        continue;
-      }
-      set_[kept++] = chunk;
+      if (!TouchSampler::IsLeftOut(*set_[at]) || set_[at]->discarded) set_[kept++] = set_[at];
     }
     from = to;
     operands_[i].end = kept;
   }
   set_ = set_.first(kept);
   launch->lacks_chunks |= plan_.now.out_op != 0;
-  // Its chunks are fetched for it: their faults would fill the records.
-  launch->explores = over && touched_.explores() && explored_replays_ < kMaxExploringReplays;
-  explored_replays_ += launch->explores;
+}
+
+void Residency::TryResident(Chunk* chunk, Extent operand, StreamId stream) {
+  touched_.Begin(chunk, operand);
+  chunk->named_at = 0;
+  chunk->remote_iteration = 0;  // a promoted chunk does not leave for want of room
+  UnmapRemote(chunk);
+  EvictChunk(chunk, stream, &plan_.now);
+}
+
+// At the end of an iteration: whether launches of the next one, that are no graphs, try chunks. They do while bytes are
+// lacking, at once where the last tries found untouched chunks, and else ever more rarely.
+void Residency::ScheduleSamples() {
+  const uint64_t all = stats_.bytes_in + stats_.remote_bytes;
+  const uint64_t lacking = all - launch_samples_.lacked_bytes;
+  launch_samples_.lacked_bytes = all;
+  launch_samples_.room = 0;
+  // Samples move bytes, and an exchange waits until nothing moves. So it comes first.
+  const bool is_still = placement_.still_iterations > 1 && placement_.stats.demoted_bytes == 0;
+  launch_samples_.alike = iterations_.length() == placement_.previous_length ? launch_samples_.alike + 1 : 0;
+  const bool is_settled = launch_samples_.alike >= (is_still ? kStillIterations : kSettledIterations);
+  if (!touched_.enabled() || lacking < kMinLackingBytes || touched_.explores() || !is_settled) return;
+  touched_.NoteLacking(lacking);
+  if (launch_samples_.pause) {
+    --launch_samples_.pause;
+    return;
+  }
+  const uint64_t untouched = touched_.stats().untouched;
+  launch_samples_.gap = untouched != launch_samples_.untouched ? 0 : std::min(2 * launch_samples_.gap + 1, kMaxGapIterations);
+  launch_samples_.untouched = untouched;
+  launch_samples_.pause = launch_samples_.gap;
+  launch_samples_.room = lacking / kChunkBytes;
+  NoteChange();  // of launches with steady sets, too
 }
 
 void Residency::MarkTouchesOver() {
