@@ -26,6 +26,7 @@ constexpr uint64_t kProactiveLaunches = 512, kProactiveBytes = uint64_t{64} << 2
 // Whether the chunk is to be resident for the later launch with this execution id.
 bool Residency::ShouldPrefetch(Chunk* chunk, uint64_t id, StreamId stream) {
   using AccessClass = LaunchClassifier::AccessClass;
+  if (TouchSampler::IsLeftOut(*chunk)) return false;
   if (chunk->live_bytes == 0 || chunk->cold || IsRepopulatedBy(*chunk, id) || IsBeingProbed(*chunk)) return false;
   // A chunk that is used remotely, left to faults or not probed yet displaces no live byte. Nor does one that would be
   // probed all the same.
