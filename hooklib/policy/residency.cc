@@ -7,7 +7,8 @@
 namespace sluice::policy {
 
 namespace {
-constexpr uint64_t kSmallShare = 4;  // of the capacity: all small operands of a launch that is no graph have at most that
+constexpr uint64_t kSmallShare =
+    4;  // of the capacity: all small operands of a launch that is no graph have at most that
 }  // namespace
 
 uint64_t Residency::wrong_predictions() const {

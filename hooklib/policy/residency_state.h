@@ -81,9 +81,9 @@ class ResidencyState {
   CopiedRanges copied_ranges_;
   // When launches that are no graphs try chunks: in some iterations that lack bytes.
   struct LaunchSamples {
-    uint64_t room = 0;           // chunks that this iteration may still try; 0: none
-    uint64_t lacked_bytes = 0;   // by all iterations until now
-    uint64_t untouched = 0;      // chunks that were found so until the last tries
+    uint64_t room = 0;            // chunks that this iteration may still try; 0: none
+    uint64_t lacked_bytes = 0;    // by all iterations until now
+    uint64_t untouched = 0;       // chunks that were found so until the last tries
     uint32_t alike = 0;           // iterations of one length in a row
     uint32_t pause = 0, gap = 0;  // iterations until the next tries, and between the last two
   };

@@ -27,9 +27,7 @@ struct Rig {
   void Name(size_t operand, uint64_t chunk, Seq seq, uint32_t uses = 4) {
     sampler.NoteNamed(*At(operand, chunk), {1, seq}, uses);
   }
-  bool Fault(size_t operand, uint64_t chunk) {
-    return sampler.NoteFault(At(operand, chunk), 7);
-  }
+  bool Fault(size_t operand, uint64_t chunk) { return sampler.NoteFault(At(operand, chunk), 7); }
   // Everything up to `done` is over, and all faults have been noted.
   void Conclude(Seq done) {
     sampler.MarkOver([done](const Mark& mark) { return mark.seq <= done; });

@@ -130,7 +130,7 @@ struct Device final : memory::Timeline {
   void EndContents(memory::Extent range) SLUICE_TAKES_DEVICE_LOCK;  // that Unmap kept
   // The parts of the range whose contents may matter: a copy of the others would read discarded memory.
   std::vector<memory::Extent> WrittenParts(memory::Extent range) SLUICE_TAKES_DEVICE_LOCK;
-  bool IsOwnedByPrimary(CUcontext context) const;                   // whether the context is the device's primary one
+  bool IsOwnedByPrimary(CUcontext context) const;  // whether the context is the device's primary one
 
   // --- unmanaged memory (device_unmanaged.cc) ---
   // False: the budget has no room for it, and none is on its way.

@@ -13,9 +13,9 @@ constexpr uint64_t kFirstRetryLaunches = 64;
 constexpr uint64_t kMaxLossShare = 200;  // the probes of a strategy may cost a 200th of the time
 constexpr uint64_t kMinGainShare = 33;   // a 33th faster, or the best strategy stays
 constexpr uint64_t kHopelessFactor = 3;  // times as long as under each other strategy
-constexpr std::array<GraphStrategy, kGraphStrategyCount> kOrder{
-    GraphStrategy::kDemandPaging, GraphStrategy::kFetch, GraphStrategy::kRemote, GraphStrategy::kRemoteLargest,
-    GraphStrategy::kFaults};
+constexpr std::array<GraphStrategy, kGraphStrategyCount> kOrder{GraphStrategy::kDemandPaging, GraphStrategy::kFetch,
+                                                                GraphStrategy::kRemote, GraphStrategy::kRemoteLargest,
+                                                                GraphStrategy::kFaults};
 
 bool IsAnother(uint64_t now, uint64_t then) { return now > then + then / 4 || then > now + now / 4; }
 

@@ -102,7 +102,7 @@ class TouchSampler {
     bool counts_all = false;  // no more are needed
     bool is_over = false;
     bool is_again = false;  // it says nothing of the operand's other chunks
-    double paid = 0;  // for it
+    double paid = 0;        // for it
   };
   struct Counts {
     uint32_t tried = 0, touched = 0, pending = 0;

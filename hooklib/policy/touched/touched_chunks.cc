@@ -12,15 +12,16 @@ namespace sluice::policy {
 
 namespace {
 using memory::Touch;
-constexpr uint32_t kUsesOfGraph = 2;                   // one replay is a whole iteration
-constexpr uint64_t kMaxIdleRoom = uint64_t{64} << 20;  // less is free: launches compete for room
+constexpr uint32_t kUsesOfGraph = 2;                            // one replay is a whole iteration
+constexpr uint64_t kMaxIdleRoom = uint64_t{64} << 20;           // less is free: launches compete for room
 constexpr uint64_t kMaxIdleRoomOfLaunch = uint64_t{256} << 20;  // promotions leave 128 MiB free
 constexpr uint32_t kMaxExploringReplays = 16;
-constexpr uint64_t kMinAgeLaunches = 1024, kMinAgeIterations = 32;  // since a chunk was touched: before it is tried again
+constexpr uint64_t kMinAgeLaunches = 1024,
+                   kMinAgeIterations = 32;                 // since a chunk was touched: before it is tried again
 constexpr uint64_t kMinLackingBytes = uint64_t{32} << 20;  // less that an iteration lacks is not worth a fault
 constexpr uint32_t kMaxGapIterations = 63;
 constexpr uint32_t kStillIterations = 6, kSettledIterations = 32;  // of one length in a row, before chunks are tried
-constexpr double kMaxTouchedOfLaunch = 32;  // several launches' records are read at once
+constexpr double kMaxTouchedOfLaunch = 32;                         // several launches' records are read at once
 }  // namespace
 
 // Whether the chunk of a graph may be tried. Not where copies alone wrote it: such weights are duplicated, which a
@@ -38,8 +39,8 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
   const uint64_t room = hot_extents ? kMaxIdleRoom : kMaxIdleRoomOfLaunch;
   const bool full = resident_bytes_ - std::min(resident_bytes_, idle_bytes_) + room > capacity_;
   const bool exceeds = set_.size() * kChunkBytes > launch->capacity;  // with the chunks that are left out
-  const bool tries = launch->can_queue && full &&
-                     (hot_extents ? exceeds && launch->lacks_chunks : launch_samples_.room && !exceeds);
+  const bool tries =
+      launch->can_queue && full && (hot_extents ? exceeds && launch->lacks_chunks : launch_samples_.room && !exceeds);
   // A touched chunk is resident beyond the capacity until the next launch.
   double touched = std::min(hot_extents ? TouchSampler::kMaxTouched : kMaxTouchedOfLaunch,
                             static_cast<double>(launch->capacity / kChunkBytes) / 8);
@@ -158,7 +159,8 @@ void Residency::ScheduleSamples() {
     return;
   }
   const uint64_t untouched = touched_.stats().untouched;
-  launch_samples_.gap = untouched != launch_samples_.untouched ? 0 : std::min(2 * launch_samples_.gap + 1, kMaxGapIterations);
+  launch_samples_.gap =
+      untouched != launch_samples_.untouched ? 0 : std::min(2 * launch_samples_.gap + 1, kMaxGapIterations);
   launch_samples_.untouched = untouched;
   launch_samples_.pause = launch_samples_.gap;
   launch_samples_.room = lacking / kChunkBytes;
