@@ -3,7 +3,7 @@ and hooked at 0.6 of its live bytes; a row that leaves one out gives the reason 
 
 import vmm_rows
 from commands import HOOK, PYTHON, SMALL, feature, train
-from rows_paged import paged_rows
+from rows_paged import expert_rows, paged_rows
 
 MODES = ("full", "tight")
 
@@ -270,6 +270,7 @@ BENCHMARKS = [
         "on_card_beyond": 256 << 20,
     },
     *paged_rows(PYTHON, HOOK),
+    *expert_rows(PYTHON, HOOK),
     *vmm_rows.BENCHMARKS,
     {
         "name": "CUDA graph inference that fits",

@@ -1,4 +1,4 @@
-"""Rows of test/gpu/run: inference servers with paged caches (workloads/paged.py).
+"""Rows of test/gpu/run: inference servers with paged caches (workloads/paged.py) and mixtures of experts (moe.py).
 
 Weights of 1.6 GiB, a cache of 4 GiB, a budget of 4 GiB. The touched chunks of the first rows fit the budget. With half
 of the pages in use, strewn over all chunks, 1.6 GiB do not fit; half of that is read over the link.
@@ -33,4 +33,29 @@ def paged_rows(python, hook):
             "evicts": True,
         }
         for pages, words, graph, goal in PAGES
+    ]
+
+
+def expert_rows(python, hook):
+    """Experts of 3.4 GiB in a budget of 2.6 GiB: the popular ones of each layer fit."""
+    return [
+        {
+            "name": f"mixture of experts, {words}",
+            "command": [python, "test/gpu/workloads/moe.py", *options],
+            "rounds": 1,
+            "figure": "step",
+            "skip": 0,
+            "variants": {
+                "unhooked": {},
+                "faults": {**hook, "budget": 2600 << 20, "env": {"SLUICE_PREFETCH": "off"}},
+                "sluice": {**hook, "budget": 2600 << 20},
+            },
+            "ratio": ("sluice", "unhooked"),
+            "goal": goal,
+            "evicts": True,
+        }
+        for words, options, goal in (
+            ("a loop over the experts", [], "<= 1.1"),
+            ("a grouped product by a table on the GPU", ["--grouped"], "<= 1.3"),
+        )
     ]
