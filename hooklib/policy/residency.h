@@ -67,7 +67,9 @@ class Residency : private ResidencyState {
   // some.
   void PauseResidueSweep(uint64_t min_launches = 1024);
   // All bytes that faults have brought so far, where the driver counts them.
-  void set_faulted_bytes(uint64_t bytes) { fault_residue_.set_counted_bytes(bytes); }
+  void NoteCountedFaults(uint64_t bytes);
+  // Whether launches fault on memory that none of them names: through pointers that lie on the GPU.
+  bool watches_unnamed() const { return now_ < unnamed_.watched_until; }
   // Faults may have brought any page of the block: its non-resident chunks are evicted behind the next launch.
   void NoteFaultResidue(Extent block);
   // Faults of a launch were on these pages, in order. Pages that were never written are in no count of bytes.
@@ -260,6 +262,7 @@ class Residency : private ResidencyState {
   void SampleResident(std::span<const Extent> extents, PlannedLaunch* launch, double touched, size_t* most);
   void TryResident(Chunk* chunk, Extent operand, StreamId stream);
   void ScheduleSamples();
+  void TakeFaultedIn(Chunk* chunk, uint64_t touched_before);
   void FetchTouched(StreamId stream);
   // --- fetch/missing.cc ---
   void FindMissing(const StreamQueues& queues, const PlannedLaunch& launch);

@@ -87,7 +87,14 @@ class ResidencyState {
     uint32_t alike = 0;           // iterations of one length in a row
     uint32_t pause = 0, gap = 0;  // iterations until the next tries, and between the last two
   };
+  // Faults on memory that no launch named (touched/unnamed_faults.cc).
+  struct UnnamedFaults {
+    uint64_t counted = 0, expected = 0;  // bytes that faults brought until the last look: all, and by named chunks
+    uint64_t bytes = 0;                  // that nothing explains
+    uint64_t watched_until = 0;          // before this launch, faults are recorded
+  };
   TouchSampler touched_;
+  UnnamedFaults unnamed_;
   std::vector<Va> touched_late_;   // of which faults have brought pages: the rest is to be fetched
   uint32_t explored_replays_ = 0;  // of graphs whose chunks were sampled
   LaunchSamples launch_samples_;

@@ -36,6 +36,35 @@ struct Pool {
   }
 };
 
+// Launches reach their matrices through a table on the GPU: nothing names them. A third is used all the time.
+SCENARIO(matrices_by_a_table) {
+  constexpr int kMatrices = 48, kHot = 16, kSteps = 2000;
+  constexpr uint64_t kBytes = 16 * kMiB;
+  Card card;
+  std::vector<CUdeviceptr> matrices;
+  for (uint32_t i = 0; i < kMatrices; ++i) {
+    matrices.push_back(Alloc(kBytes));
+    card.Named(nullptr, {Write(matrices.back(), kBytes, i + 1)});
+  }
+  const CUdeviceptr other = Alloc(4 * kMiB);
+  uint64_t most = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    const auto read = [&](int i) {
+      return Read(matrices[static_cast<size_t>(i)], kBytes, static_cast<uint32_t>(i + 1));
+    };
+    card.Named(nullptr, {Write(other, 4 * kMiB, 1000)});
+    card.Launch(nullptr, {read(step % kHot), read((step + 5) % kHot), read(kHot + step / 8 % (kMatrices - kHot))});
+    if (step % 8 == 7) OK(cuStreamSynchronize(nullptr));
+    if (Budget() == 0 || step < kSteps / 2 || step % 8 != 7) continue;
+    uint64_t resident = 0;
+    for (const CUdeviceptr matrix : matrices) resident += simgpu_resident_bytes(matrix, kBytes);
+    most = std::max(most, resident);
+  }
+  for (int i = 0; i < kMatrices; ++i) PrintDigest("matrix", matrices[static_cast<size_t>(i)], kBytes);
+  std::fprintf(stderr, "most resident %" PRIu64 " MiB\n", most / kMiB);
+  EXPECT(most <= Budget() + 96 * kMiB);
+}
+
 }  // namespace
 
 SCENARIO(pool_blocks_are_learned) {

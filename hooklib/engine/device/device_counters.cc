@@ -23,7 +23,13 @@ void Device::CountFaults() {
   const uint64_t fetched = residency.stats().bytes_in;
   if (!faulted_.IsUnchanged(moved, faults, fetched))
     faulted_.Update(moved, faults, fetched, residency.fetching_bytes());
-  residency.set_faulted_bytes(faulted_.bytes());
+  const bool watched = residency.watches_unnamed();
+  residency.NoteCountedFaults(faulted_.bytes());
+  if (!watched && residency.watches_unnamed()) {
+    fast_path.Clear();
+    SLUICE_LOG(kInfo, "%s: launches fault on memory that none of them names; faults are recorded from here on",
+               uuid.c_str());
+  }
   const uint64_t left = driver_counters.BytesToHost(), evicted = residency.stats().bytes_out;
   if (!driver_evicted.IsUnchanged(left, evicted))
     driver_evicted.Update(left, evicted, residency.HasEvictionsInFlight() ? memory::kNever : 0);

@@ -23,7 +23,7 @@ void TouchWatch::Observe(bool at_once) {
   const bool lost = records_.Lost();
   residency.ConcludeTouches(pages_, lost);
   if (lost) records_.Start(device_->UuidForDriver());
-  if (!residency.touched().leaves_out_any()) {
+  if (!residency.touched().leaves_out_any() && !residency.watches_unnamed()) {
     records_.Stop();
     is_recording_ = false;
   }
@@ -31,7 +31,7 @@ void TouchWatch::Observe(bool at_once) {
 
 void TouchWatch::Update() {
   policy::Residency& residency = device_->residency;
-  if (is_recording_ || !residency.touched().leaves_out_any()) return;
+  if (is_recording_ || (!residency.touched().leaves_out_any() && !residency.watches_unnamed())) return;
   is_recording_ = records_.Start(device_->UuidForDriver());
   if (is_recording_) return;
   SLUICE_LOG(kDebug, "%s: the driver records no faults, so launches are taken to touch all that they name: %s",

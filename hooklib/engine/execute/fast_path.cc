@@ -61,7 +61,8 @@ void WorkScope::RememberFast(const Work& work, uint64_t key) {
   policy::SteadySets::Set* const set = residency.steady_set();
   if (!set || work.copy || work.hot_reaches || !device->timings.empty() || device->fault_watch.has_ranges() ||
       device->fault_watch.wants_any() || device->fault_watch.Watches(stream_) || residency.awaits_freed() ||
-      residency.has_withdrawn() || MayThrottle(work) || LogEnabled(settings::LogLevel::kDebug)) {
+      residency.watches_unnamed() || residency.has_withdrawn() || MayThrottle(work) ||
+      LogEnabled(settings::LogLevel::kDebug)) {
     return;
   }
   const Stream* const owner = device->discard_owner;

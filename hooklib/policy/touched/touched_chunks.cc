@@ -174,8 +174,15 @@ void Residency::MarkTouchesOver() {
 void Residency::ConcludeTouches(std::span<const Va> pages, bool lost) {
   for (const Va page : pages) {
     Chunk* const chunk = chunks_.Find(page);
-    const bool is_late = chunk && chunk->touch == Touch::kUntouched;
-    if (!chunk || !touched_.NoteFault(chunk, now_) || chunk->resident) continue;
+    if (!chunk) continue;
+    const bool is_late = chunk->touch == Touch::kUntouched;
+    const uint64_t touched_before = chunk->touched_at;
+    const bool was_left_out = touched_.NoteFault(chunk, now_);
+    if (chunk->resident) continue;
+    if (!was_left_out) {
+      TakeFaultedIn(chunk, touched_before);
+      continue;
+    }
     Settle();
     SetResident(chunk, true);
     chunk->last_use = now_;

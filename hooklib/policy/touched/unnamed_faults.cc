@@ -1,0 +1,59 @@
+// Residency, unnamed faults: launches reach memory through pointers that lie on the GPU, in tables of matrices or
+// trees. Nothing that they name tells which. What faults bring so is resident beyond all that residency knows of, and
+// would stay for ever. So the driver's count of faulted bytes is compared with those that named chunks explain. Once
+// more came, all absent chunks are evicted once, as fault residue, and faults are recorded from then on: their chunks
+// are resident, and leave like others.
+#include <algorithm>
+
+#include "hooklib/policy/residency.h"
+
+namespace sluice::policy {
+
+namespace {
+constexpr uint64_t kMinUnnamedBytes = uint64_t{64} << 20;
+constexpr uint64_t kExpectedLaunches = 1024;    // since named chunks were left to faults, whose bytes are a guess
+constexpr uint64_t kWatchedLaunches = 1 << 16;  // since the last such fault
+constexpr uint64_t kStayedIntervals = 64;       // between a chunk's last two faults
+}  // namespace
+
+void Residency::NoteCountedFaults(uint64_t bytes) {
+  fault_residue_.set_counted_bytes(bytes);
+  const uint64_t counted = bytes - std::min(bytes, unnamed_.counted);
+  const uint64_t expected = stats_.fault_bytes - std::min(stats_.fault_bytes, unnamed_.expected);
+  unnamed_.counted = bytes;
+  unnamed_.expected = stats_.fault_bytes;
+  const auto is_recent = [this](uint64_t at) { return at && now_ < at + kExpectedLaunches; };
+  // Without records all absent chunks are residue again and again.
+  const bool is_guess = (touched_.enabled() && fault_residue_.IsRecent(now_)) || is_recent(last_demand_paged_) ||
+                        is_recent(last_graph_at_) || prefetch_ == Prefetch::kOff;
+  if (is_guess || watches_unnamed()) return;
+  unnamed_.bytes += counted;
+  unnamed_.bytes -= std::min(unnamed_.bytes, expected);
+  if (unnamed_.bytes < kMinUnnamedBytes) return;
+  unnamed_.bytes = 0;
+  if (touched_.enabled()) unnamed_.watched_until = now_ + kWatchedLaunches;
+  Settle();
+  NoteChange();
+  chunks_.ForAll([this](Chunk& chunk) {
+    if (!chunk.resident && !chunk.mapped_remote && chunk.live_bytes != 0 && chunk.has_contents)
+      fault_residue_.Add(&chunk);
+  });
+  fault_residue_.SweepSoon();
+}
+
+// A launch that did not name the chunk has faulted on it, as one did at `touched_before`. While it is resident nothing
+// tells of its use. So a chunk that faults again soon after its eviction stays for as many times that long (as with
+// refault distances in Linux's workingset.c), and leaves before those whose next use is nearer.
+void Residency::TakeFaultedIn(Chunk* chunk, uint64_t touched_before) {
+  if (chunk->in_fault_residue || chunk->mapped_remote || IsEvicting(*chunk) || chunk->live_bytes == 0) return;
+  unnamed_.watched_until = std::max(unnamed_.watched_until, now_ + kWatchedLaunches);
+  Settle();
+  SetResident(chunk, true);
+  chunk->last_use = now_;
+  chunk->fetch_op = 0;
+  if (touched_before) chunk->next_use = now_ + kStayedIntervals * (now_ - touched_before);
+  candidates_.Unrank(chunk);
+  if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
+}
+
+}  // namespace sluice::policy
