@@ -89,6 +89,7 @@ struct Chunk {
   bool maybe_mapped = false;
   uint32_t touched_granules = 0;  // of 64 KiB, in which launches faulted since it was last tried: one bit each
   uint64_t touched_at = 0;        // newest such fault
+  uint32_t used_second = 0;       // of its newest use (policy/working_set/working_set.cc); 0: none
   uint16_t pins = 0;              // allocations in it that are live until their free (captured, or the host may write)
 };
 

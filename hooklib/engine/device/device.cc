@@ -91,6 +91,7 @@ void Device::UpdateMode() {
 
 void Device::Activate() {
   if (active.exchange(true)) return;
+  watches_use = false;
   WantLibraryCalls();
   StartCounting();
   residency.set_names_launches(LogEnabled(settings::LogLevel::kDebug));
