@@ -28,8 +28,8 @@ struct Node::Allocation {
   std::vector<int64_t> unhooked;
   std::vector<sluice_gpu_counters> ended;
   std::vector<DayPeak> peaks;  // of the working set, one a GPU
-  std::string held;      // the reason why its launches wait; empty: they do not
-  uint64_t held_ns = 0;  // since when; 0: it does not wait
+  std::string held;            // the reason why its launches wait; empty: they do not
+  uint64_t held_ns = 0;        // since when; 0: it does not wait
   bool held_told = false;
   uint64_t used_ns = 0;  // last time with a process, or when first seen; 0: no tick has seen it yet
   bool removed = false;

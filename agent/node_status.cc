@@ -72,7 +72,8 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
     const Bytes capacity = cards_.at(share.uuid)->ledger.capacity();
     share.fraction = capacity == 0 ? 0 : static_cast<double>(Size(a, i)) / static_cast<double>(capacity);
     if (i < a.peaks.size() && a.peaks[i].is_known()) {
-      Footprint footprint = {.peak = a.peaks[i].Peak(now_ns_), .size = Size(a, i),
+      Footprint footprint = {.peak = a.peaks[i].Peak(now_ns_),
+                             .size = Size(a, i),
                              .gpu = capacity,
                              .by_memory = a.effective.gpu_memory.has_value()};
       for (const SessionId id : a.sessions) {

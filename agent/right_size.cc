@@ -66,9 +66,8 @@ RightSize FindRightSize(const Footprint& f) {
   const auto in_steps = [&] {
     constexpr Bytes kStep = Bytes{128} << 20;
     const auto steps = static_cast<Bytes>(std::ceil(bytes / static_cast<double>(kStep)));
-    return f.by_memory
-               ? SLUICE_KEY_GPU_MEMORY " " + settings::FormatQuantity(std::max<Bytes>(steps, 1) * kStep)
-               : SLUICE_KEY_GPU_FRACTION " " + settings::FormatFraction(static_cast<uint32_t>(percent));
+    return f.by_memory ? SLUICE_KEY_GPU_MEMORY " " + settings::FormatQuantity(std::max<Bytes>(steps, 1) * kStep)
+                       : SLUICE_KEY_GPU_FRACTION " " + settings::FormatFraction(static_cast<uint32_t>(percent));
   };
   if (f.peak <= f.size) {
     // Between the working set and the margin above it there is nothing to say.

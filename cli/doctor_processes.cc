@@ -48,8 +48,8 @@ std::vector<Finding> JudgeSize(const std::string& name, const v1::AllocationStat
     if (!gpu.size_is_far_off()) continue;
     out.push_back({Finding::kWarn,
                    name + (allocation.gpus_size() > 1 ? ", GPU " + gpu.uuid() : "") + ": " +
-                       Printable(gpu.size_advice()) + " (working set of the last day: " +
-                       Bytes(gpu.touched_peak_bytes()) + ")",
+                       Printable(gpu.size_advice()) +
+                       " (working set of the last day: " + Bytes(gpu.touched_peak_bytes()) + ")",
                    "change the pod's annotation; of a running container, `sluice set` changes it"});
   }
   return out;

@@ -94,7 +94,8 @@ std::string StatusText(const v1::Status& status) {
     table.Add({a.id(), a.pod().empty() ? a.container() : NameOf(a), a.hook_state(), std::to_string(units),
                percent == 0 ? "-" : Percent(percent / 100.0), Bytes(guaranteed), Bytes(budget),
                Bytes(s.resident_bytes() + s.unmanaged_bytes()), Bytes(s.live_bytes() + s.unmanaged_bytes()),
-               Bytes(s.touched_bytes()), Peak(a), Bytes(limit), Percent(request), Percent(compute_limit), std::to_string(a.processes_size())});
+               Bytes(s.touched_bytes()), Peak(a), Bytes(limit), Percent(request), Percent(compute_limit),
+               std::to_string(a.processes_size())});
   }
   const std::string held = HeldLines(status), sizes = SizeLines(status, true);
   return out + table.Text() + (held.empty() ? "" : "\n" + held) + (sizes.empty() ? "" : "\n" + sizes);
@@ -124,15 +125,14 @@ std::string TopText(const v1::Status* before, const v1::Status& now) {
       used = std::max(used, g.compute_used());
     }
     const uint64_t hits = Less(s.hits(), o.hits()), all = hits + Less(s.misses(), o.misses());
-    rows.push_back(
-        {share,
-         {NameOf(a), a.hook_state(), Percent(share), Bytes(budget), Bytes(s.resident_bytes() + s.unmanaged_bytes()),
-          Bytes(s.live_bytes() + s.unmanaged_bytes()), Bytes(s.touched_bytes()), Peak(a),
-          Rate(Less(s.fetched_bytes(), o.fetched_bytes()), seconds),
-          Rate(Less(s.evicted_bytes(), o.evicted_bytes()), seconds),
-          Rate(Less(s.fault_bytes(), o.fault_bytes()), seconds), Ratio(hits, all),
-          Ratio(Less(s.launches_known(), o.launches_known()), Less(s.launches(), o.launches())), Percent(used),
-          s.factor() == 0 ? "-" : std::to_string(s.factor())}});
+    rows.push_back({share,
+                    {NameOf(a), a.hook_state(), Percent(share), Bytes(budget),
+                     Bytes(s.resident_bytes() + s.unmanaged_bytes()), Bytes(s.live_bytes() + s.unmanaged_bytes()),
+                     Bytes(s.touched_bytes()), Peak(a), Rate(Less(s.fetched_bytes(), o.fetched_bytes()), seconds),
+                     Rate(Less(s.evicted_bytes(), o.evicted_bytes()), seconds),
+                     Rate(Less(s.fault_bytes(), o.fault_bytes()), seconds), Ratio(hits, all),
+                     Ratio(Less(s.launches_known(), o.launches_known()), Less(s.launches(), o.launches())),
+                     Percent(used), s.factor() == 0 ? "-" : std::to_string(s.factor())}});
   }
   std::ranges::stable_sort(rows, [](const Row& a, const Row& b) { return a.stall > b.stall; });
   std::string out;
@@ -148,8 +148,8 @@ std::string TopText(const v1::Status* before, const v1::Status& now) {
   }
   out += HeldLines(now) + SizeLines(now, false);
   if (!now.config_error().empty()) out += "configuration refused: " + now.config_error() + "\n";
-  Table table({"CONTAINER", "HOOK", ">STALL", ">BUDGET", ">RESIDENT", ">LIVE", ">TOUCHED", ">PEAK", ">FETCH", ">EVICT", ">FAULT", ">HITS",
-               ">KNOWN", ">GPU", ">FACTOR"});
+  Table table({"CONTAINER", "HOOK", ">STALL", ">BUDGET", ">RESIDENT", ">LIVE", ">TOUCHED", ">PEAK", ">FETCH", ">EVICT",
+               ">FAULT", ">HITS", ">KNOWN", ">GPU", ">FACTOR"});
   for (Row& r : rows) table.Add(std::move(r.cells));
   return out + "\n" + table.Text();
 }

@@ -1,7 +1,8 @@
 // The largest working set of a day, and what is said of a container's fraction.
+#include "agent/right_size.h"
+
 #include <catch2/catch_test_macros.hpp>
 
-#include "agent/right_size.h"
 #include "node_rig.h"
 
 using namespace sluice::agent;  // NOLINT(google-build-using-namespace)

@@ -33,9 +33,8 @@ Watched RunFor(FakeGpu& gpu, uint64_t from, uint64_t seconds, uint64_t gap_ns, E
     ++out.looked;
     const Extent extent = extent_of(out.calls);
     const uint32_t second = UseWatch::SecondOf(now);
-    const size_t found = watch.IsStamped(extent, second)
-                             ? 0
-                             : gpu.residency.NoteUnplannedUse(extent, second, watch.opened_second());
+    const size_t found =
+        watch.IsStamped(extent, second) ? 0 : gpu.residency.NoteUnplannedUse(extent, second, watch.opened_second());
     watch.Count(found, now, now + 1000);
   }
   return out;

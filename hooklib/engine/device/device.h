@@ -53,7 +53,7 @@ struct Device final : memory::Timeline {
   int lease = -1;  // number of this GPU's lease of the container's memory-limit; -1: no agent, so no lease
 
   // --- for any thread without the lock ---
-  std::atomic<bool> active{false};  // launches go through RunWork: requested memory exceeds the budget
+  std::atomic<bool> active{false};       // launches go through RunWork: requested memory exceeds the budget
   std::atomic<bool> watches_use{false};  // while not active: NoteUse is to be called for work
   std::atomic<bool> works{false};        // a stream of the application was seen
   std::atomic<uint64_t> unmanaged_bytes{0};
@@ -309,6 +309,7 @@ struct Device final : memory::Timeline {
   bool OnEngineStream(F work) SLUICE_DEVICE_LOCKED;
   Stream* EngineStream(Context* context) SLUICE_DEVICE_LOCKED;
   uint64_t CountLaunches() const SLUICE_DEVICE_LOCKED;
+  void CountUsed() SLUICE_TAKES_DEVICE_LOCK;
   uint64_t LinkBytes() const SLUICE_DEVICE_LOCKED;  // moved so far, by whomever
   void Activate() SLUICE_DEVICE_LOCKED;
   void StartCounting() SLUICE_DEVICE_LOCKED;

@@ -5,6 +5,7 @@
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/newer_entries.h"
+#include "hooklib/engine/observe/trace_recording.h"
 
 namespace sluice {
 
@@ -49,6 +50,17 @@ uint64_t Device::Launches() {
 }
 
 void Device::NoteSecond() {
+  CountUsed();
+  if (!Recording()) return;
+  uint64_t touched;
+  {
+    DeviceLock lock(mutex);
+    touched = touched_bytes_;
+  }
+  if (works.load()) g_recorder->WorkingSet(static_cast<uint32_t>(ordinal), touched, unmanaged_bytes.load());
+}
+
+void Device::CountUsed() {
   DeviceLock lock(mutex);
   const uint64_t now_ns = MonotonicNs();
   if (managed && !active.load() && use_watch_.MayOpen(now_ns)) {
@@ -61,8 +73,8 @@ void Device::NoteSecond() {
     launches_at_last_second_ = launches;
     launch_at_second_[active_seconds_++ % kSeconds] = residency.launches();
   }
-  const policy::UsedBytes used = residency.CountUsed(
-      launch_at_second_[active_seconds_ % kSeconds], policy::UseWatch::SecondOf(now_ns));
+  const policy::UsedBytes used =
+      residency.CountUsed(launch_at_second_[active_seconds_ % kSeconds], policy::UseWatch::SecondOf(now_ns));
   touched_bytes_ = used.within_minute;
   if (launches == 0) return;
   // While everything fits no launch is planned: all live bytes may be used by the next ones.

@@ -2,9 +2,9 @@
 // would tell which chunks are used.
 //
 // So work is looked at in windows. A window ends when as many calls as before found no chunk that was new in it: it
-// then holds two repetitions of whatever the program repeats. Between windows nothing is looked at, for 400 times the time
-// that the looks took: launches pay for reading their parameters as well, so this bounds the whole to half a percent.
-// Each window stamps all chunks in use anew, so a pause of 20 s loses none that is used within every minute.
+// then holds two repetitions of whatever the program repeats. Between windows nothing is looked at, for 400 times the
+// time that the looks took: launches pay for reading their parameters as well, so this bounds the whole to half a
+// percent. Each window stamps all chunks in use anew, so a pause of 20 s loses none that is used within every minute.
 //
 // Times are nanoseconds of one monotonic clock; its seconds stamp the chunks. Not thread-safe: the device's lock is
 // held.
