@@ -328,7 +328,7 @@ def the_size_that_a_container_needs_is_named(a):
             hook.command("launch")
         return all(size(name)["size_advice"] for name in hooks)
 
-    assert "is enough" not in a.cli("status").stdout and size("large")["touched_peak_bytes"] == "0", size("large")
+    assert "is enough" not in a.cli("status").stdout and size("large")["touched_peak_bytes"] == 0, size("large")
     wait_for("the end of the start", advice, seconds=60)
     said = {
         "large": "touched 0.5 of 2.0 GiB: gpu-fraction 0.07 is enough",
@@ -343,10 +343,10 @@ def the_size_that_a_container_needs_is_named(a):
     second.expect("budget")
     second.command(f"live {GIB}")
     second.command(f"touched {GIB // 2}")
-    wait_for("both processes", lambda: size("large")["touched_peak_bytes"] == str(3 * GIB // 4))
+    wait_for("both processes", lambda: size("large")["touched_peak_bytes"] == 3 * GIB // 4)
     second.end()
     wait_for("one process", lambda: len(a.allocation("large")["processes"]) == 1)
-    assert size("large")["touched_peak_bytes"] == str(3 * GIB // 4)
+    assert size("large")["touched_peak_bytes"] == 3 * GIB // 4
 
     def row(text, name, title):
         """A cell of a table; cells are two blanks apart."""
@@ -361,14 +361,20 @@ def the_size_that_a_container_needs_is_named(a):
         sentence = f"ns/p-{name}/c: " + text.replace("0.5 of", "0.8 of").replace("0.07", "0.11")
         assert sentence in status.split("\n"), (sentence, status)
         assert (sentence in top.split("\n")) == (name != "fits"), (sentence, top)
-    (share,) = next(x for x in json.loads(a.cli("top", "--once", "-o", "json").stdout)["allocations"] if x["id"] == "small")["gpus"]
-    assert share["fraction_needed"] == 0.28 and share["touched_peak_bytes"] == str(2 * GIB), share
+    (share,) = next(
+        x for x in json.loads(a.cli("top", "--once", "-o", "json").stdout)["allocations"] if x["id"] == "small"
+    )["gpus"]
+    assert share["fraction_needed"] == 0.28 and share["touched_peak_bytes"] == 2 * GIB, share
     found = [line for line in a.cli("doctor", check=False).stdout.split("\n") if "working set" in line]
     assert [line.split()[2] for line in found] == ["large:", "small:"], found
     assert all(line.startswith("warn  allocation ") for line in found), found
     metrics = read_metrics(metrics_port(a))
-    for name, value in (("touched_bytes", GIB // 4), ("touched_peak_bytes", 3 * GIB // 4), ("fraction_ratio", 0.5),
-                        ("fraction_needed_ratio", 0.11)):
+    for name, value in (
+        ("touched_bytes", GIB // 4),
+        ("touched_peak_bytes", 3 * GIB // 4),
+        ("fraction_ratio", 0.5),
+        ("fraction_needed_ratio", 0.11),
+    ):
         assert re.search(rf'^sluice_{name}{{[^}}]*pod="p-large"[^}}]*}} {value}$', metrics, re.M), (name, metrics)
 
 

@@ -71,7 +71,8 @@ SCENARIO(one_of_four_blocks_is_used) {
     const auto begin = std::chrono::steady_clock::now();
     while (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < until) {
       for (const uint32_t i : blocks) {
-        how == "graphs" && blocks.size() == 1 ? OK(cuGraphLaunch(graph, s)) : card.Named(s, {Read(p[i], kBytes, i + 1)});
+        how == "graphs" && blocks.size() == 1 ? OK(cuGraphLaunch(graph, s))
+                                              : card.Named(s, {Read(p[i], kBytes, i + 1)});
       }
       OK(cuStreamSynchronize(s));
       std::this_thread::sleep_for(std::chrono::milliseconds(20));

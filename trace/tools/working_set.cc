@@ -3,10 +3,10 @@
 #include <cstdio>
 #include <iterator>
 #include <map>
-#include <set>
 #include <span>
 #include <vector>
 
+#include "ranges.h"
 #include "walker.h"
 
 namespace sluice::trace {
@@ -28,7 +28,9 @@ const Event* NextPlayed(Walker& walker, std::vector<Event>& allocated, std::vect
 }
 
 // The chunks, in the replay's addresses, of ranges in the source's.
-void AddChunks(std::span<const Range> ranges, const std::map<uint64_t, Block>& blocks, std::set<uint64_t>& chunks) {
+void AddChunks(std::span<const Range> ranges, const std::map<uint64_t, Block>& blocks, std::vector<Range>& chunks) {
+  constexpr size_t kMaxUnmerged = 1 << 16;
+  if (chunks.size() > kMaxUnmerged) Merge(chunks);
   for (const Range& range : ranges) {
     auto block = blocks.upper_bound(range.address);
     if (block != blocks.begin()) --block;
@@ -37,8 +39,8 @@ void AddChunks(std::span<const Range> ranges, const std::map<uint64_t, Block>& b
       const uint64_t end = std::min(range.address + range.bytes, block->first + block->second.bytes);
       if (first >= end || block->second.bytes <= kMaxSmallBlockBytes) continue;
       const uint64_t base = block->second.replayed - block->first;
-      for (uint64_t chunk = (base + first) / kChunkBytes; chunk <= (base + end - 1) / kChunkBytes; ++chunk)
-        chunks.insert(chunk);
+      const uint64_t begin = (base + first) / kChunkBytes * kChunkBytes;
+      chunks.push_back({begin, (base + end - 1) / kChunkBytes * kChunkBytes + kChunkBytes - begin});
     }
   }
 }
@@ -59,7 +61,7 @@ WorkingSetCheck CheckWorkingSet(const Trace& source, const Trace& replayed) {
   if (!check.is_known) return check;
   Walker a(source), b(replayed);
   std::map<uint64_t, Block> blocks;  // by the source's address
-  std::set<uint64_t> chunks;
+  std::vector<Range> chunks;
   std::vector<Event> pending_a, pending_b;
   while (true) {
     std::vector<uint64_t> freed_a, freed_b;
@@ -87,7 +89,8 @@ WorkingSetCheck CheckWorkingSet(const Trace& source, const Trace& replayed) {
       add(launch);
     }
   }
-  check.touched_bytes = chunks.size() * kChunkBytes;
+  Merge(chunks);
+  check.touched_bytes = Bytes(chunks);
   return check;
 }
 
