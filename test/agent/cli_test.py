@@ -309,7 +309,7 @@ def doctor_names_functions_newer_than_the_hook(a):
     wait_for("nothing to find of processes that ended", lambda: not findings())
 
 
-@test(config="sizing: {startup_s: 1}\nmetrics: {listen: '127.0.0.1:0'}\n")
+@test(config="sizing: {startup_s: 3}\nmetrics: {listen: '127.0.0.1:0'}\n")
 def the_size_that_a_container_needs_is_named(a):
     """One whose fraction is far too large, one that needs more, one that fits; before its start is over, nothing."""
     gib = {"large": (50, 2, 0.5), "small": (10, 4, 2), "fits": (20, 2, 1.3)}  # percent, live, touched

@@ -159,5 +159,5 @@ TEST_CASE("the start is a setting of the agent") {
   REQUIRE(ParseConfig("sizing: {startup_s: 7}\n", "f", &config, &error));
   CHECK(config.startup_s == 7);
   CHECK(!ParseConfig("sizing: {startup_s: 0}\n", "f", &config, &error));
-  CHECK(error == "f:1: sizing.startup_s: '0' is not accepted; accepted: 1 to 86400");
+  CHECK(error == "f:1: sizing.startup_s: '0' is not accepted; accepted: a whole number from 1 to 86400");
 }
