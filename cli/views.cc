@@ -43,7 +43,7 @@ std::string Peak(const v1::AllocationStatus& a) {
   return peak == 0 ? "-" : Bytes(peak);
 }
 
-// What the agent says of each container's fraction, a line each; `all` false: only where it is far off.
+// The agent's sentence about each container's fraction, a line each; `all` false: only where it is far off.
 std::string SizeLines(const v1::Status& status, bool all) {
   std::string out;
   for (const v1::AllocationStatus& a : status.allocations()) {
