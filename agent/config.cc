@@ -173,6 +173,7 @@ void Read(const YAML::Node& root, Config* c) {
                              {"quantum_max_us", Number(&c->quantum_max_us, 10, 60000000)},
                              {"lease_factor", Number(&c->lease_factor, 1, 1000)},
                              {"pressure_window_ms", Number(&c->pressure_window_ms, 1000, 600000)}})},
+        {"sizing", section({{"startup_s", Number(&c->startup_s, 1, 86400)}})},
         {"link", section({{"metered", Flag(&c->link_metered)}, {"bytes_per_s", Quantity(&c->link_bytes_per_s, true)}})},
         {"metrics", section({{"listen", Address(&c->metrics_listen)},
                              {"authentication", Choice(&c->metrics_authentication, {"none", "kubernetes"})},

@@ -41,6 +41,7 @@ struct Config {
   uint32_t quantum_min_us = 1000, quantum_max_us = 50000;  // shares are judged over a tenth of the window
   uint32_t lease_factor = 4;                               // wall time of a lease in quanta, plus 100 ms
   uint32_t pressure_window_ms = 30000;  // replaces window_ms while working sets exceed a GPU's memory
+  uint32_t startup_s = 300;             // work of a container that does not count for its working set's peak
   bool link_metered = false;
   Bytes link_bytes_per_s = 0;                    // of managed memory, both directions together; 0: by the link's kind
   std::string metrics_listen;                    // "ADDR:PORT"; empty: none

@@ -94,6 +94,13 @@ void AddShare(const AllocationStatus& a, size_t gpu, const Labels& labels, Famil
 #define SLUICE_COUNTER(name, type, rule, scale, metric, help) \
   out.Published(CounterRule::k##rule, metric, help, labels, D(sum.name) * (scale));
 #include "counters.def"
+  out.Gauge("sluice_touched_peak_bytes",
+            "Largest sluice_touched_bytes of the last day, without the start of the program; 0: not known yet.", labels,
+            D(s.touched_peak));
+  out.Gauge("sluice_fraction_ratio", "Part of the GPU's memory that the container was given.", labels, s.fraction);
+  out.Gauge("sluice_fraction_needed_ratio",
+            "Part of the GPU's memory that would hold the working set of the last day; 0: not known yet.", labels,
+            s.right_size.needed);
   out.Gauge("sluice_compute_used_ratio", "Share of the window's GPU time that was used.", labels, s.compute_used);
   out.Gauge("sluice_compute_request_ratio", "Guaranteed share of GPU time.", labels, s.compute_request / 1e6);
   out.Gauge("sluice_compute_limit_ratio", "Largest share of GPU time.", labels, s.compute_limit / 1e6);

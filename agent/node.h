@@ -22,6 +22,7 @@
 #include "agent/leases.h"
 #include "agent/ledger.h"
 #include "agent/link_shares.h"
+#include "agent/right_size.h"
 #include "agent/status.h"
 #include "agent/token_bucket.h"
 #include "sluice/wire.h"
@@ -257,6 +258,7 @@ class Node {
   // node_evidence.cc
   std::string Disagreement(const Session& s, const GpuUses& uses, uint64_t now_ns) const;
   // node_status.cc
+  void ObserveWorkingSets(uint64_t now_ns);  // of the pages as they are now
   AllocationStatus StatusOf(const Allocation& a) const;
   static MemberId Member(SessionId session, size_t gpu) { return session * SLUICE_MAX_GPUS + gpu; }
   static sluice_frame Frame(Session& s, uint16_t type);

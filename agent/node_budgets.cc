@@ -168,6 +168,7 @@ int Node::Tick(uint64_t now_ns) {
   for (const SessionId id : silent) Refuse(*sessions_.at(id), "no HELLO within 5 s");
   now_ns_ = now_ns;
   ReadPages(now_ns);
+  ObserveWorkingSets(now_ns);
   AnswerWaiting(now_ns);
   Vacate(now_ns);
   HoldOpportunistic(now_ns);

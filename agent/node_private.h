@@ -27,8 +27,9 @@ struct Node::Allocation {
   std::vector<Leases> leases;     // one a GPU
   std::vector<int64_t> unhooked;
   std::vector<sluice_gpu_counters> ended;
-  std::string held;      // the reason why its launches wait; empty: they do not
-  uint64_t held_ns = 0;  // since when; 0: it does not wait
+  std::vector<DayPeak> peaks;  // of the working set, one a GPU
+  std::string held;            // the reason why its launches wait; empty: they do not
+  uint64_t held_ns = 0;        // since when; 0: it does not wait
   bool held_told = false;
   uint64_t used_ns = 0;  // last time with a process, or when first seen; 0: no tick has seen it yet
   bool removed = false;
@@ -70,6 +71,7 @@ struct Node::Session {
     uint32_t millionths = 0;
   };
   std::vector<Use> use;
+  bool tells_use = false;    // its hook counts the bytes that work uses: older ones do not
   bool uses_tokens = false;  // its GPU time is charged by grants
   uint64_t notices = 0, notice_window_ns = 0;
   struct Evidence {

@@ -25,6 +25,26 @@ std::vector<std::pair<std::string, std::set<int64_t>>> Node::AttachedPids() cons
   return out;
 }
 
+void Node::ObserveWorkingSets(uint64_t now_ns) {
+  for (auto& [group, a] : allocations_) {
+    a->peaks.resize(a->spec.gpus.size());
+    for (size_t i = 0; i < a->peaks.size(); ++i) {
+      DayPeak::Sample sample;
+      for (const SessionId id : a->sessions) {
+        Session& s = *sessions_.at(id);
+        if (s.phase != Session::Phase::kServed) continue;
+        const sluice_gpu_counters c = Read(s, i);
+        s.tells_use |= c.touched_bytes != 0;
+        if (!s.tells_use) continue;
+        sample.touched = Sum(sample.touched, c.touched_bytes);
+        sample.lives |= Sum(c.live_bytes, c.unmanaged_bytes) != 0;
+        sample.works |= !s.demand[i].Idle(now_ns, 1000 * kMs);
+      }
+      a->peaks[i].Observe(sample, config_.startup_s * 1000ull * kMs, now_ns);
+    }
+  }
+}
+
 AllocationStatus Node::StatusOf(const Allocation& a) const {
   AllocationStatus out;
   out.id = a.spec.id;
@@ -49,6 +69,21 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
     std::tie(share.compute_request, share.compute_limit) = Compute(a, i);
     share.link = cards_.at(share.uuid)->link.Rate(a.group);
     share.compute_used = cards_.at(share.uuid)->arbiter.Share(a.group, now_ns_);
+    const Bytes capacity = cards_.at(share.uuid)->ledger.capacity();
+    share.fraction = capacity == 0 ? 0 : static_cast<double>(Size(a, i)) / static_cast<double>(capacity);
+    if (i < a.peaks.size() && a.peaks[i].is_known()) {
+      Footprint footprint = {.peak = a.peaks[i].Peak(now_ns_),
+                             .size = Size(a, i),
+                             .gpu = capacity,
+                             .by_memory = a.effective.gpu_memory.has_value()};
+      for (const SessionId id : a.sessions) {
+        const sluice_gpu_counters c = Read(*sessions_.at(id), i);
+        footprint.live = Sum(footprint.live, Sum(c.live_bytes, c.unmanaged_bytes));
+        footprint.unmanaged = Sum(footprint.unmanaged, c.unmanaged_bytes);
+      }
+      share.touched_peak = footprint.peak;
+      share.right_size = FindRightSize(footprint);
+    }
     for (const SessionId s : a.sessions) {
       const Ledger::MemberView* view = cards_.at(share.uuid)->ledger.Find(Member(s, i));
       if (view == nullptr) continue;

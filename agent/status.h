@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/right_size.h"
 #include "sluice/wire.h"
 
 namespace sluice::agent {
@@ -28,6 +29,9 @@ struct ShareStatus {
   uint64_t guaranteed = 0, budget = 0, limit = 0, overdue = 0;
   uint32_t compute_request = 0, compute_limit = 0;  // millionths
   double compute_used = 0;                          // share of the window
+  uint64_t touched_peak = 0;                        // working set of the last day; 0: not known
+  double fraction = 0;                              // of the GPU's memory
+  RightSize right_size;                             // empty while that is not known
   uint64_t link = 0;                                // bytes a second over the link to the host; 0: not metered
 };
 

@@ -32,6 +32,10 @@ void Put(const AllocationStatus& a, v1::AllocationStatus* to) {
     share->set_compute_limit(s.compute_limit / 1e6);
     share->set_compute_used(s.compute_used);
     share->set_link_bytes_per_second(s.link);
+    share->set_touched_peak_bytes(s.touched_peak);
+    share->set_fraction_needed(s.right_size.needed);
+    share->set_size_is_far_off(s.right_size.is_far_off);
+    share->set_size_advice(s.right_size.text);
   }
   for (const ProcessStatus& p : a.processes) {
     v1::Process* process = to->add_processes();

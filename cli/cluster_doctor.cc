@@ -103,6 +103,7 @@ void ReportNode(const NodeAnswer& a, const std::optional<Offers>& offers, Report
                  "restart the container after the upgrade; kubectl describe pod");
     }
     report.Add(JudgeNewerEntries(who + name, allocation));
+    report.Add(JudgeSize(who + name, allocation));
   }
 }
 

@@ -134,6 +134,7 @@ void Agent(const Options& o, Report& report) {
                   "is the process stopped? else it, or a library of it, uses the GPU beside the hook");
     }
     report.Add(JudgeNewerEntries("allocation " + a.id(), a));
+    report.Add(JudgeSize("allocation " + a.id(), a));
   }
 }
 

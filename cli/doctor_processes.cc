@@ -4,6 +4,7 @@
 #include <set>
 
 #include "cli/paths.h"
+#include "cli/table.h"
 #include "cli/text.h"
 
 namespace sluice::cli {
@@ -39,6 +40,19 @@ std::vector<Finding> JudgeNewerEntries(const std::string& name, const v1::Alloca
                ": the hook does not see their calls, so memory that they allocate is outside the budget",
            "the program's log names them (\"is newer than this sluice\"); install a sluice that knows them and restart "
            "the program, or let it use an older CUDA"}};
+}
+
+std::vector<Finding> JudgeSize(const std::string& name, const v1::AllocationStatus& allocation) {
+  std::vector<Finding> out;
+  for (const v1::GpuShare& gpu : allocation.gpus()) {
+    if (!gpu.size_is_far_off()) continue;
+    out.push_back({Finding::kWarn,
+                   name + (allocation.gpus_size() > 1 ? ", GPU " + gpu.uuid() : "") + ": " +
+                       Printable(gpu.size_advice()) +
+                       " (working set of the last day: " + Bytes(gpu.touched_peak_bytes()) + ")",
+                   "change the pod's annotation; of a running container, `sluice set` changes it"});
+  }
+  return out;
 }
 
 }  // namespace sluice::cli

@@ -15,6 +15,9 @@ namespace sluice::cli {
 // counts processes.
 std::vector<Finding> JudgeNewerEntries(const std::string& name, const v1::AllocationStatus& allocation);
 
+// A warning for each GPU of the allocation of which half of its part would do, or of which it needs a quarter more.
+std::vector<Finding> JudgeSize(const std::string& name, const v1::AllocationStatus& allocation);
+
 }  // namespace sluice::cli
 
 #endif  // SLUICE_CLI_DOCTOR_PROCESSES_H_

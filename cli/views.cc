@@ -36,6 +36,25 @@ std::string HeldLines(const v1::Status& status) {
   return out;
 }
 
+// The largest working set of the last day, over the allocation's GPUs.
+std::string Peak(const v1::AllocationStatus& a) {
+  uint64_t peak = 0;
+  for (const v1::GpuShare& g : a.gpus()) peak += g.touched_peak_bytes();
+  return peak == 0 ? "-" : Bytes(peak);
+}
+
+// The agent's sentence about each container's fraction, a line each; `all` false: only where it is far off.
+std::string SizeLines(const v1::Status& status, bool all) {
+  std::string out;
+  for (const v1::AllocationStatus& a : status.allocations()) {
+    for (const v1::GpuShare& g : a.gpus()) {
+      if (g.size_advice().empty() || !(all || g.size_is_far_off())) continue;
+      out += NameOf(a) + (a.gpus_size() > 1 ? ", GPU " + g.uuid() : "") + ": " + g.size_advice() + "\n";
+    }
+  }
+  return out;
+}
+
 // Differences of two answers. A process that ended makes a sum fall: then 0.
 uint64_t Less(uint64_t now, uint64_t before) { return now > before ? now - before : 0; }
 
@@ -58,7 +77,7 @@ std::string StatusText(const v1::Status& status) {
   }
   out += gpus.Text() + "\n";
   Table table({"ALLOCATION", "CONTAINER", "HOOK", ">UNITS", ">SHARE", ">GUARANTEED", ">BUDGET", ">RESIDENT", ">LIVE",
-               ">LIMIT", ">REQUEST", ">MAX", ">PROCESSES"});
+               ">TOUCHED", ">PEAK", ">LIMIT", ">REQUEST", ">MAX", ">PROCESSES"});
   for (const v1::AllocationStatus& a : status.allocations()) {
     const v1::Counters s = SumOf(a);
     uint64_t guaranteed = 0, budget = 0, limit = 0;
@@ -75,10 +94,11 @@ std::string StatusText(const v1::Status& status) {
     table.Add({a.id(), a.pod().empty() ? a.container() : NameOf(a), a.hook_state(), std::to_string(units),
                percent == 0 ? "-" : Percent(percent / 100.0), Bytes(guaranteed), Bytes(budget),
                Bytes(s.resident_bytes() + s.unmanaged_bytes()), Bytes(s.live_bytes() + s.unmanaged_bytes()),
-               Bytes(limit), Percent(request), Percent(compute_limit), std::to_string(a.processes_size())});
+               Bytes(s.touched_bytes()), Peak(a), Bytes(limit), Percent(request), Percent(compute_limit),
+               std::to_string(a.processes_size())});
   }
-  const std::string held = HeldLines(status);
-  return out + table.Text() + (held.empty() ? "" : "\n" + held);
+  const std::string held = HeldLines(status), sizes = SizeLines(status, true);
+  return out + table.Text() + (held.empty() ? "" : "\n" + held) + (sizes.empty() ? "" : "\n" + sizes);
 }
 
 std::string TopText(const v1::Status* before, const v1::Status& now) {
@@ -105,14 +125,14 @@ std::string TopText(const v1::Status* before, const v1::Status& now) {
       used = std::max(used, g.compute_used());
     }
     const uint64_t hits = Less(s.hits(), o.hits()), all = hits + Less(s.misses(), o.misses());
-    rows.push_back(
-        {share,
-         {NameOf(a), a.hook_state(), Percent(share), Bytes(budget), Bytes(s.resident_bytes() + s.unmanaged_bytes()),
-          Bytes(s.live_bytes() + s.unmanaged_bytes()), Rate(Less(s.fetched_bytes(), o.fetched_bytes()), seconds),
-          Rate(Less(s.evicted_bytes(), o.evicted_bytes()), seconds),
-          Rate(Less(s.fault_bytes(), o.fault_bytes()), seconds), Ratio(hits, all),
-          Ratio(Less(s.launches_known(), o.launches_known()), Less(s.launches(), o.launches())), Percent(used),
-          s.factor() == 0 ? "-" : std::to_string(s.factor())}});
+    rows.push_back({share,
+                    {NameOf(a), a.hook_state(), Percent(share), Bytes(budget),
+                     Bytes(s.resident_bytes() + s.unmanaged_bytes()), Bytes(s.live_bytes() + s.unmanaged_bytes()),
+                     Bytes(s.touched_bytes()), Peak(a), Rate(Less(s.fetched_bytes(), o.fetched_bytes()), seconds),
+                     Rate(Less(s.evicted_bytes(), o.evicted_bytes()), seconds),
+                     Rate(Less(s.fault_bytes(), o.fault_bytes()), seconds), Ratio(hits, all),
+                     Ratio(Less(s.launches_known(), o.launches_known()), Less(s.launches(), o.launches())),
+                     Percent(used), s.factor() == 0 ? "-" : std::to_string(s.factor())}});
   }
   std::ranges::stable_sort(rows, [](const Row& a, const Row& b) { return a.stall > b.stall; });
   std::string out;
@@ -126,10 +146,10 @@ std::string TopText(const v1::Status* before, const v1::Status& now) {
         "a process on a GPU that it was not given: " + (f.pid() == 0 ? "" : "pid " + std::to_string(f.pid()) + ", ") +
         (f.pod().empty() ? "no pod known" : f.namespace_() + "/" + f.pod()) + ", GPU " + f.gpu() + "\n";
   }
-  out += HeldLines(now);
+  out += HeldLines(now) + SizeLines(now, false);
   if (!now.config_error().empty()) out += "configuration refused: " + now.config_error() + "\n";
-  Table table({"CONTAINER", "HOOK", ">STALL", ">BUDGET", ">RESIDENT", ">LIVE", ">FETCH", ">EVICT", ">FAULT", ">HITS",
-               ">KNOWN", ">GPU", ">FACTOR"});
+  Table table({"CONTAINER", "HOOK", ">STALL", ">BUDGET", ">RESIDENT", ">LIVE", ">TOUCHED", ">PEAK", ">FETCH", ">EVICT",
+               ">FAULT", ">HITS", ">KNOWN", ">GPU", ">FACTOR"});
   for (Row& r : rows) table.Add(std::move(r.cells));
   return out + "\n" + table.Text();
 }

@@ -61,6 +61,9 @@ enum class Type : uint8_t {
   // memory is filled that has not been written yet, so that there was nothing to read; else kReadWrite. Only raw
   // recordings have it; a launch without such a record was not compared.
   kChanged = 25,
+  // dt, u device, u bytes, u bytes: about once a second, what work used within the last minute as the engine knows it:
+  // chunks of managed memory, and memory that always stays on the GPU (since 2026-11-26)
+  kWorkingSet = 26,
 };
 
 enum class AllocKind : uint8_t { kDevice = 0, kManaged = 1, kAsync = 2, kVmm = 3, kHost = 4 };

@@ -131,6 +131,9 @@ class Parser {
         event.a = in.U(), event.b = in.U(), event.c = in.U(), event.d = in.U();
         error = WrongRange(event.b, event.c);
         break;
+      case Type::kWorkingSet:
+        event.a = in.U(), event.b = in.U(), event.c = in.U();
+        break;
       case Type::kFree:
       case Type::kStreamCreate:
       case Type::kEventRecord:
@@ -386,7 +389,7 @@ const char* TypeName(Type type) {
       "?",           "meta",        "alloc",         "free",        "report",       "function",     "launch",
       "copy",        "set",         "stream-create", "stream-end",  "event-record", "stream-wait",  "event-sync",
       "stream-sync", "device-sync", "capture",       "capture-end", "graph-make",   "graph-launch", "step",
-      "duration",    "truth",       "end",           "guessed",     "changed"};
+      "duration",    "truth",       "end",           "guessed",     "changed",      "working-set"};
   const auto i = static_cast<size_t>(type);
   return i < std::size(kNames) ? kNames[i] : "unknown record";
 }

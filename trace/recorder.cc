@@ -342,6 +342,9 @@ void Recorder::GraphLaunch(uint64_t executable, uint64_t stream, const std::vect
   Put(Type::kGraphLaunch, p, true);
 }
 void Recorder::Step(const char* name) { SLUICE_TIMED(kStep, .Str(name)); }
+void Recorder::WorkingSet(uint32_t device, uint64_t managed_bytes, uint64_t other_bytes) {
+  SLUICE_TIMED(kWorkingSet, .U(device).U(managed_bytes).U(other_bytes));
+}
 #undef SLUICE_TIMED
 
 }  // namespace sluice::trace

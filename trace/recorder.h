@@ -82,6 +82,7 @@ class Recorder {
   // `nodes` null: their access sets are unknown.
   void GraphLaunch(uint64_t executable, uint64_t stream, const std::vector<std::vector<AccessRange>>* nodes = nullptr);
   void Step(const char* name);
+  void WorkingSet(uint32_t device, uint64_t managed_bytes, uint64_t other_bytes);
 
   void Flush();   // writes the buffer to the file
   void Finish();  // writes kEnd and closes; later calls do nothing. Runs at the process's exit for FromEnvironment's.

@@ -87,8 +87,9 @@ struct Chunk {
   // It was mapped remotely since it last left the GPU. An end of the advice need not end the mapping, so launches that
   // touch it need not fault.
   bool maybe_mapped = false;
-  uint64_t touched_at = 0;  // newest fault of a launch since it was last tried
-  uint16_t pins = 0;        // allocations in it that are live until their free (captured, or the host may write)
+  uint64_t touched_at = 0;   // newest fault of a launch since it was last tried
+  uint32_t used_second = 0;  // of its newest use (policy/working_set/working_set.cc); 0: none
+  uint16_t pins = 0;         // allocations in it that are live until their free (captured, or the host may write)
 };
 
 // Bytes of the chunk in the range. The two overlap.

@@ -152,6 +152,12 @@ class Residency : private ResidencyState {
   // A pinned chunk stays live whatever is reported (see LiveMap).
   void Pin(Extent range, bool pin);
 
+  // --- working set (working_set/working_set.cc). Seconds: UseWatch::SecondOf ---
+  // Work that is not planned uses the range in this second. How many of its chunks had no use since second `since`.
+  size_t NoteUnplannedUse(Extent range, uint32_t second, uint32_t since);
+  // To be called about once a second: uses since the last call count as uses in this second.
+  UsedBytes CountUsed(uint64_t since_launch, uint32_t second);
+
   // --- launches ---
   // Plans for work on `stream` at position `seq` that touches `set`. `id`: execution id; 0: work that is not predicted.
   // The plan is valid until the next call.
@@ -193,8 +199,6 @@ class Residency : private ResidencyState {
   const Plan& RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_t since);
   // Of work that touches this now: bytes of chunks that are not resident; live bytes that would have to be evicted.
   uint64_t MissingBytes(std::span<const Extent> set), BytesToEvict(std::span<const Extent> set);
-  // Bytes of live chunks that launches since this one have touched.
-  uint64_t TouchedSince(uint64_t launch);
   // Bytes of evictions in flight: asks the GPU; and as it last answered.
   uint64_t EvictingBytes();
   uint64_t evicting_bytes() const { return evicting_bytes_; }

@@ -108,6 +108,7 @@ class ResidencyState {
   uint64_t far_paused_until_ = 0, far_full_until_ = 0, far_reserve_bytes_ = 0;  // PrefetchFar; that it leaves free
   uint64_t proactive_paused_until_ = 0;                                         // EvictProactively
   uint32_t live_chunks_ = 0;                                                    // chunks with a live byte
+  uint64_t counted_launch_ = 0;                                                 // the newest at the last CountUsed
 };
 
 }  // namespace sluice::policy

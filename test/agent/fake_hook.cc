@@ -61,6 +61,7 @@ class Hook : public sluice::client::Observer {
 //   live N            live bytes of the last GPU, and one launch
 //   launch            one more launch
 //   plain N           plain (unmanaged) bytes of the last GPU
+//   touched N         bytes used within the last minute
 //   newer N           driver functions that its table lacks
 //   follow 0|1        whether it follows budgets
 //   fork              a child that stays and does nothing
@@ -79,6 +80,10 @@ bool Command(const std::string& line, Hook& hook, AgentClient& client) {
     Hook::Store(c->live_bytes, n);
     Hook::Store(c->launches, c->launches + 1);
     hook.Follow(hook.last);
+  } else if (word == "touched" && c != nullptr) {
+    uint64_t n = 0;
+    in >> n;
+    Hook::Store(c->touched_bytes, n);
   } else if (word == "newer" && c != nullptr) {
     uint64_t n = 0;
     in >> n;

@@ -15,6 +15,8 @@ from engine_agent import (
     LINK_WAIT_NS,
     LIVE_BYTES,
     TOKEN_REQUEST,
+    TOUCHED_BYTES,
+    UNMANAGED_BYTES,
     Agent,
     budget_frame,
     counter,
@@ -23,7 +25,7 @@ from engine_agent import (
     token_of,
     welcome,
 )
-from engine_rig import MIB, SMALL, expect, main, run, test
+from engine_rig import LARGE, MIB, SMALL, expect, main, run, start, test
 
 
 @test
@@ -158,6 +160,48 @@ def launches_that_miss_bytes_wait_for_their_share_of_the_link():
     moved, waited = measure(rate)
     due = moved / rate  # a busy machine makes single waits longer
     expect(waited >= 0.5 * due, "the waits add up to the bytes, less the last launch's", f"{waited} of {due} s")
+
+
+@test
+def working_sets_of_the_last_minute():
+    """Four blocks are used for some seconds, then one alone for more than a minute: where all fits, over the budget, by
+    graphs; and a program that does nothing any more. All four run beside one another, by real time.
+    """
+    uuid, block, at_first_s, after_s = gpu_uuid(), 256 * MIB, 6, 72
+    runs = {  # budget; how one block is used; what is touched in the end
+        "fits": (LARGE, "launches", block),
+        "over": (SMALL, "launches", block),
+        "graphs": (LARGE, "graphs", block),
+        "idle": (LARGE, "nothing", 0),
+    }
+    expected = run("one_of_four_blocks_is_used").out
+    with tempfile.TemporaryDirectory() as folder:
+        pages, processes = {}, {}
+        for name, (budget, how, _) in runs.items():
+
+            def talk(peer, name=name, budget=budget):
+                pages[name] = welcome(peer, minor=1)
+                peer.send(budget_frame(uuid, budget, budget, 1 << 40, 5, granted=1 << 40))
+                while peer.recv(256):
+                    pass
+
+            Agent(f"{folder}/{name}.sock", talk)
+            env = {"SLUICE_SOCKET": f"{folder}/{name}.sock", "SCENARIO_SECONDS": str(after_s + 20), "SCENARIO_USE": how}
+            processes[name] = start("one_of_four_blocks_is_used", budget, env=env)
+        begin = time.monotonic()
+
+        def touched(name):
+            return counter(pages[name], TOUCHED_BYTES) - counter(pages[name], UNMANAGED_BYTES)
+
+        time.sleep(at_first_s)
+        for name in runs:
+            expect(abs(touched(name) - 4 * block) <= 0.1 * 4 * block, f"{name}: four blocks at first", touched(name))
+        time.sleep(begin + after_s - time.monotonic())
+        for name, (_, _, left) in runs.items():
+            expect(abs(touched(name) - left) <= 0.1 * left, f"{name}: one block in the end", touched(name))
+        for name, process in processes.items():
+            out, err = process.communicate(timeout=120)
+            expect(process.returncode == 0 and out == expected, f"{name}: results differ", out + err)
 
 
 @test

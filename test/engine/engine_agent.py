@@ -13,7 +13,8 @@ from engine_rig import SMALL, run
 PAGE_BYTES = 8192
 # Their rows in proto/counters.def.
 LIVE_BYTES, FETCHED_BYTES, EVICTED_BYTES, LAUNCHES = 4, 8, 9, 12
-LINK_WAIT_NS = 24  # by words: two rows before it have half of one
+LINK_WAIT_NS, TOUCHED_BYTES = 24, 25  # by words: two rows before them have half of one
+UNMANAGED_BYTES = 3
 
 
 class Agent(threading.Thread):

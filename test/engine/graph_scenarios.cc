@@ -1,5 +1,7 @@
 // Capture and graphs, under pressure.
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "test/engine/report.h"
@@ -51,6 +53,37 @@ bool Prefetches() {
 }
 
 }  // namespace
+
+// All blocks are used for four seconds of real time, then the first one alone: by launches, by graphs, or not at all.
+// By itself it ends at once.
+SCENARIO(one_of_four_blocks_is_used) {
+  constexpr uint64_t kBytes = 256 * kMiB;
+  const char* const seconds = std::getenv("SCENARIO_SECONDS");
+  const char* const use = std::getenv("SCENARIO_USE");
+  const std::string how = use != nullptr ? use : "launches";
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 4; ++i) p.push_back(Alloc(kBytes));
+  for (uint32_t i = 0; i < 4; ++i) card.Named(s, {Write(p[i], kBytes, i + 1)});
+  CUgraphExec graph = Capture(card, s, {{Read(p[0], kBytes, 1)}});
+  const auto run = [&](double until, const std::vector<uint32_t>& blocks) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < until) {
+      for (const uint32_t i : blocks) {
+        how == "graphs" && blocks.size() == 1 ? OK(cuGraphLaunch(graph, s))
+                                              : card.Named(s, {Read(p[i], kBytes, i + 1)});
+      }
+      OK(cuStreamSynchronize(s));
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  };
+  const double all = seconds != nullptr ? std::atof(seconds) : 0;
+  run(std::min(all, 4.0), {0, 1, 2, 3});
+  run(all - 4, how == "nothing" ? std::vector<uint32_t>{} : std::vector<uint32_t>{0});
+  for (CUdeviceptr at : p) PrintDigest("block", at, kBytes);
+  OK(cuGraphExecDestroy(graph));
+}
 
 SCENARIO(graphs_under_pressure) {
   Card card;

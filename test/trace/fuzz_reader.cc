@@ -20,6 +20,7 @@
 #include "trace/tools/interval.h"
 #include "trace/tools/merge.h"
 #include "trace/tools/settle.h"
+#include "trace/tools/working_set.h"
 
 namespace {
 
@@ -249,6 +250,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const Policy policy : {Policy::kBelady, Policy::kLru, Policy::kFifo}) (void)Traffic(*trace, 1 << 20, policy);
   const auto explained = Explain(*trace, *trace);
   if (explained.ok()) (void)ExplanationText(*explained);
+  (void)WorkingSetText(CheckWorkingSet(*trace, *trace));
   if (!trace->launches.empty() && explained.ok() && explained->empty()) std::abort();
   (void)Settle(*trace);
   return 0;

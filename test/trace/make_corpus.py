@@ -23,7 +23,7 @@ META, ALLOC, FREE, REPORT, FUNCTION, LAUNCH, COPY, SET, STREAM_CREATE, STREAM_DE
     GRAPH_INSTANTIATE,
     GRAPH_LAUNCH,
 ) = range(11, 20)
-STEP, DURATION, TRUTH, END, GUESSED, CHANGED = range(20, 26)
+STEP, DURATION, TRUTH, END, GUESSED, CHANGED, WORKING_SET = range(20, 27)
 DT, BASE, MIB = 1000, 0x10000000, 1 << 20
 
 
@@ -93,6 +93,7 @@ def records():
         record(GRAPH_LAUNCH, DT, 22, 7, 2, 1, BASE, 4096, 1 | 5 << 2, 0),
         record(GRAPH_LAUNCH, DT, 99, 7),
         record(STEP, DT, text("step 1")),
+        record(WORKING_SET, DT, 0, 4 * MIB, MIB),
         launch(0, [BASE + MIB, 5]),
         record(COPY, DT, 0, 0x7000, BASE, 64, 1 | 4),
         record(REPORT, DT, BASE, s(-MIB), 0),

@@ -202,6 +202,11 @@ def recorded(folder, name):
     check(f"{name}: touched bytes were predicted", sums["covered_bytes"] >= 0.995 * sums["touched_bytes"] > 0, sums)
     untouched = 1 - sums["covered_bytes"] / sums["predicted_bytes"]
     check(f"{name}: few other bytes were predicted", untouched <= MAX_UNTOUCHED[name], untouched)
+    estimated, truly = sums["working_set_bytes"], sums["working_set_touched_bytes"]
+    if estimated == truly == 0:
+        print(f"SKIP {name}: the working set against the truth: the replay took less than a second", flush=True)
+    else:
+        check(f"{name}: the working set is the truth's within a tenth", 0.9 <= estimated / truly <= 1.1, sums)
 
 
 def commands(folder, trace, budget):

@@ -134,7 +134,7 @@ TEST_CASE("deferred notes of repeated launches lead to the same plans as plannin
           if (pick(20)) continue;
           const uint64_t since = gpus.steady.residency.launches() - pick(50);
           std::vector<uint64_t> touched;
-          gpus.All([&](FakeGpu& gpu) { touched.push_back(gpu.residency.TouchedSince(since)); });
+          gpus.All([&](FakeGpu& gpu) { touched.push_back(gpu.residency.CountUsed(since, 1).since_launch); });
           REQUIRE(touched[0] == touched[1]);
           REQUIRE(touched[0] == touched[2]);
           for (uint64_t chunk = 0; chunk < kTotal; ++chunk) {
@@ -270,7 +270,7 @@ TEST_CASE("a repeated launch is not planned until something is fetched or evicte
   const uint64_t last = gpu.At(0).last_use;
   gpu.Queue({Chunks(0, 4)}, 1, 7);
   CHECK(gpu.At(0).last_use == last);  // noted in the set
-  CHECK(gpu.residency.TouchedSince(gpu.residency.launches()) == 4 * kChunkBytes);
+  CHECK(gpu.residency.CountUsed(gpu.residency.launches(), 1).since_launch == 4 * kChunkBytes);
   CHECK(gpu.At(0).last_use == gpu.residency.launches());
   gpu.Queue({Chunks(8)}, 1, 8);
   gpu.Queue({Chunks(0, 4)}, 1, 7);

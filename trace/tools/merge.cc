@@ -71,6 +71,8 @@ void WriteEvent(Recorder& recorder, const Trace& trace, const Event& e) {
     }
     case Type::kStep:
       return recorder.Step(trace.step_names[e.a].c_str());
+    case Type::kWorkingSet:
+      return recorder.WorkingSet(static_cast<uint32_t>(e.a), e.b, e.c);
     default:
       return;
   }

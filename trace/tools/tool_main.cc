@@ -12,6 +12,7 @@
 #include "sluice/version.h"
 #include "synthetic.h"
 #include "trace/reader.h"
+#include "working_set.h"
 
 namespace {
 
@@ -92,7 +93,9 @@ int Explain(const std::string& path, const std::string& replayed_path, bool as_j
   if (!replayed.ok()) return Report(replayed.status());
   const auto explained = sluice::trace::Explain(*source, *replayed);
   if (!explained.ok()) return Report(explained.status());
+  const sluice::trace::WorkingSetCheck working_set = sluice::trace::CheckWorkingSet(*source, *replayed);
   if (!as_json) {
+    std::fputs(sluice::trace::WorkingSetText(working_set).c_str(), stdout);
     std::fputs(sluice::trace::ExplanationText(*explained).c_str(), stdout);
     return 0;
   }
@@ -103,9 +106,12 @@ int Explain(const std::string& path, const std::string& replayed_path, bool as_j
     predicted += launch.predicted_bytes;
     covered += launch.covered_bytes;
   }
-  std::printf("{\"touched_bytes\": %llu, \"predicted_bytes\": %llu, \"covered_bytes\": %llu}\n",
-              static_cast<unsigned long long>(touched), static_cast<unsigned long long>(predicted),
-              static_cast<unsigned long long>(covered));
+  std::printf(
+      "{\"touched_bytes\": %llu, \"predicted_bytes\": %llu, \"covered_bytes\": %llu, "
+      "\"working_set_bytes\": %llu, \"working_set_touched_bytes\": %llu}\n",
+      static_cast<unsigned long long>(touched), static_cast<unsigned long long>(predicted),
+      static_cast<unsigned long long>(covered), static_cast<unsigned long long>(working_set.estimated_bytes),
+      static_cast<unsigned long long>(working_set.touched_bytes));
   return 0;
 }
 

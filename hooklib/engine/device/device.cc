@@ -53,6 +53,10 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   total_bytes = bytes;
   unmanaged_reason = ReasonForUnmanaged(number);
   managed = !*unmanaged_reason;
+  if (managed) {  // the first window of what the program does (UseWatch)
+    use_watch_.Open(MonotonicNs());
+    watches_use = true;
+  }
 
   const settings::Settings& set = GetConfig().settings;
   std::snprintf(budget.uuid, sizeof budget.uuid, "%s", uuid.c_str());
@@ -91,6 +95,7 @@ void Device::UpdateMode() {
 
 void Device::Activate() {
   if (active.exchange(true)) return;
+  watches_use = false;
   WantLibraryCalls();
   StartCounting();
   residency.set_names_launches(LogEnabled(settings::LogLevel::kDebug));

@@ -30,6 +30,7 @@
 #include "hooklib/policy/budget/link_meter.h"
 #include "hooklib/policy/residency.h"
 #include "hooklib/policy/steady/launch_fast_path.h"
+#include "hooklib/policy/working_set/use_watch.h"
 #include "sluice/wire.h"
 
 namespace sluice {
@@ -52,8 +53,9 @@ struct Device final : memory::Timeline {
   int lease = -1;  // number of this GPU's lease of the container's memory-limit; -1: no agent, so no lease
 
   // --- for any thread without the lock ---
-  std::atomic<bool> active{false};  // launches go through RunWork: requested memory exceeds the budget
-  std::atomic<bool> works{false};   // a stream of the application was seen
+  std::atomic<bool> active{false};       // launches go through RunWork: requested memory exceeds the budget
+  std::atomic<bool> watches_use{false};  // while not active: NoteUse is to be called for work
+  std::atomic<bool> works{false};        // a stream of the application was seen
   std::atomic<uint64_t> unmanaged_bytes{0};
   std::atomic<uint64_t> launches_known{0}, launches_planned{0};  // written with the lock held
   // Monotonic ns: until then the budget may be raised, because others give memory up for it, 64 MiB at a time. 0: no
@@ -191,7 +193,9 @@ struct Device final : memory::Timeline {
   DeviceSummary Summarize() SLUICE_TAKES_DEVICE_LOCK;
   void LogDriverCounters() SLUICE_TAKES_DEVICE_LOCK;  // at DEBUG: the driver's own totals
   uint64_t Launches() SLUICE_TAKES_DEVICE_LOCK;       // kernels and graphs so far
-  void NoteSecond() SLUICE_TAKES_DEVICE_LOCK;         // once a second: the bytes that the last ten seconds touched
+  void NoteSecond() SLUICE_TAKES_DEVICE_LOCK;         // once a second: the bytes that lately were used
+  // Work that is not planned is about to be queued, or was (policy/working_set/use_watch.h).
+  void NoteUse(const Work& work) SLUICE_TAKES_DEVICE_LOCK;
   // Reads the driver's counts since the last time.
   void CountFaults() SLUICE_DEVICE_LOCKED;
   // Bytes that the driver evicted on its own, and bytes of faults; 0 where it does not count.
@@ -307,6 +311,7 @@ struct Device final : memory::Timeline {
   bool OnEngineStream(F work) SLUICE_DEVICE_LOCKED;
   Stream* EngineStream(Context* context) SLUICE_DEVICE_LOCKED;
   uint64_t CountLaunches() const SLUICE_DEVICE_LOCKED;
+  void CountUsed() SLUICE_TAKES_DEVICE_LOCK;
   uint64_t LinkBytes() const SLUICE_DEVICE_LOCKED;  // moved so far, by whomever
   void Activate() SLUICE_DEVICE_LOCKED;
   void StartCounting() SLUICE_DEVICE_LOCKED;
@@ -340,6 +345,8 @@ struct Device final : memory::Timeline {
   uint64_t launch_at_second_[kSeconds] SLUICE_BY_DEVICE_LOCK = {};  // launch numbers at the last seconds with launches
   uint64_t active_seconds_ SLUICE_BY_DEVICE_LOCK = 0, launches_at_last_second_ SLUICE_BY_DEVICE_LOCK = 0;
   uint64_t working_set_bytes_ SLUICE_BY_DEVICE_LOCK = 0, next_allocation_ SLUICE_BY_DEVICE_LOCK = 1;
+  policy::UseWatch use_watch_ SLUICE_BY_DEVICE_LOCK;
+  uint64_t touched_bytes_ SLUICE_BY_DEVICE_LOCK = 0;  // tracked ones, within the last minute
   uint64_t launches_at_unplanned_copy_ SLUICE_BY_DEVICE_LOCK = 0;
 };
 

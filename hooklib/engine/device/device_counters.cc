@@ -1,8 +1,11 @@
 // Device: figures. Driver counters that are requested and read; figures for the agent and for the lines on stderr.
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/device/device_summary.h"
+#include "hooklib/engine/engine.h"
+#include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/newer_entries.h"
+#include "hooklib/engine/observe/trace_recording.h"
 
 namespace sluice {
 
@@ -53,20 +56,52 @@ uint64_t Device::Launches() {
 }
 
 void Device::NoteSecond() {
+  CountUsed();
+  if (!Recording()) return;
+  uint64_t touched;
+  {
+    DeviceLock lock(mutex);
+    touched = touched_bytes_;
+  }
+  if (works.load()) g_recorder->WorkingSet(static_cast<uint32_t>(ordinal), touched, unmanaged_bytes.load());
+}
+
+void Device::CountUsed() {
   DeviceLock lock(mutex);
+  const uint64_t now_ns = MonotonicNs();
+  if (managed && !active.load() && use_watch_.MayOpen(now_ns)) {
+    use_watch_.Open(now_ns);
+    watches_use = true;
+  }
   const uint64_t launches = CountLaunches();
   const bool is_idle = launches == launches_at_last_second_;
-  if (launches == 0) return;
   if (!is_idle) {
     launches_at_last_second_ = launches;
     launch_at_second_[active_seconds_++ % kSeconds] = residency.launches();
   }
-  // While everything fits no launch is planned: all live bytes may have been touched.
+  const policy::UsedBytes used =
+      residency.CountUsed(launch_at_second_[active_seconds_ % kSeconds], policy::UseWatch::SecondOf(now_ns));
+  touched_bytes_ = used.within_minute;
+  if (launches == 0) return;
+  // While everything fits no launch is planned: all live bytes may be used by the next ones.
   const bool is_known = active.load() && active_seconds_ > kSeconds;
-  const uint64_t touched =
-      is_known ? residency.TouchedSince(launch_at_second_[active_seconds_ % kSeconds]) : live_bytes;
-  working_set_bytes_ = unmanaged_bytes.load() + touched;
+  working_set_bytes_ = unmanaged_bytes.load() + (is_known ? used.since_launch : live_bytes);
   memory_factor.SetCeilingDue();
+}
+
+void Device::NoteUse(const Work& work) {
+  if (IsCapturing(*work.stream)) return;  // nothing runs now
+  const uint64_t began_ns = MonotonicNs();
+  DeviceLock lock(mutex);
+  if (!watches_use.load(std::memory_order_relaxed)) return;
+  Resolve(work, &access_set);
+  const uint32_t second = policy::UseWatch::SecondOf(began_ns);
+  size_t found = 0;
+  for (const memory::Extent& extent : access_set.extents) {
+    if (!use_watch_.IsStamped(extent, second))
+      found += residency.NoteUnplannedUse(extent, second, use_watch_.opened_second());
+  }
+  if (use_watch_.Count(found, began_ns, MonotonicNs())) watches_use = false;
 }
 
 void Device::LogDriverCounters() {
@@ -122,6 +157,7 @@ void Device::Publish(sluice_gpu_counters* slot) {
   put(&slot->newer_entries, NewerEntries());
   put(&slot->link_wait_ns, link_wait_ns.load(std::memory_order_relaxed));
   put(&slot->working_set_bytes, working_set_bytes_);
+  put(&slot->touched_bytes, touched_bytes_ + unmanaged_bytes.load());
   __atomic_store_n(&slot->factor, memory_factor.Percent(), __ATOMIC_RELAXED);
   put(&slot->generation, budget.generation);
 }

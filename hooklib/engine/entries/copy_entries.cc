@@ -57,19 +57,22 @@ CUresult Copy(CUstream handle, bool per_thread, std::array<Extent, 2> touched, S
       stream->device->NoteUnplannedWrite(touched[0], copy);
   }
   stream->copies.fetch_add(1, std::memory_order_relaxed);
-  if (!is_planned) return RunCounted(stream, issue);
+  const bool is_watched = !is_planned && stream->device->watches_use.load(std::memory_order_relaxed);
+  if (!is_planned && !is_watched) return RunCounted(stream, issue);
   Work work;
   work.stream = stream;
   work.copy = copy;
   work.read_only = touched[1].bytes && MayBeTracked(touched[1].base) ? 1 : 0;
-  work.overwritten = OverwritesWhole(touched, source) ? 1 : 0;
+  work.overwritten = is_planned && OverwritesWhole(touched, source) ? 1 : 0;
   std::swap(touched[0], touched[1]);
   size_t n = 0;
   for (const Extent& extent : touched) {
     if (extent.bytes && MayBeTracked(extent.base)) touched[n++] = extent;
   }
   work.exact = std::span(touched.data(), n);
-  return RunWork(work, issue);
+  if (is_planned) return RunWork(work, issue);
+  stream->device->NoteUse(work);
+  return RunCounted(stream, issue);
 }
 
 void RecordCopy(CUstream handle, bool per_thread, const Extent& to, const Extent& from) {

@@ -76,7 +76,8 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
   LaunchToken token(stream, [&] { return reinterpret_cast<uintptr_t>(executable) | 1; });
   const auto run = [&] { return token.Run(issue); };
   if (Recording()) RecordNodes(*stream, executable);
-  if (!NeedsRunWork(stream)) return RunCounted(stream, run);
+  const bool is_planned = NeedsRunWork(stream);
+  if (!is_planned && !stream->device->watches_use.load(std::memory_order_relaxed)) return RunCounted(stream, run);
   std::shared_ptr<const RankedReaches> ranked;
   Work work;
   work.stream = stream;
@@ -99,7 +100,9 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
     work.hot_reaches = ranked->hot_count;
   }
   work.id = reinterpret_cast<uintptr_t>(executable) | 1;
-  return RunWork(work, run);
+  if (is_planned) return RunWork(work, run);
+  stream->device->NoteUse(work);
+  return RunCounted(stream, run);
 }
 
 template <typename Make>

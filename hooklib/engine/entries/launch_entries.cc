@@ -120,8 +120,10 @@ __attribute__((noinline)) CUresult LaunchPlanned(Stream* stream, CUfunction func
   uint64_t ordinal = 0;
   if (recording) ordinal = RecordLaunch(work, function, *info, dims, shape.shared, flags, all);
   const LaunchTimer timer(*stream, ordinal, recording);
-  if (!NeedsRunWork(stream)) return RunCounted(stream, issue);
-  return RunWork(work, issue);
+  if (NeedsRunWork(stream)) return RunWork(work, issue);
+  if (stream->device->watches_use.load(std::memory_order_relaxed)) stream->device->NoteUse(work);
+  NoteQueued();
+  return RunCounted(stream, issue);
 }
 
 template <typename Issue>
@@ -147,7 +149,7 @@ __attribute__((always_inline)) inline CUresult Launch(CUstream handle, bool ptsz
   if (!stream) return LaunchOnUnknownStream(handle, issue);
   LaunchToken token(stream, [&] { return ExecutionId(function, shape); });
   const auto run = [&] { return token.Run(issue); };
-  if (NeedsRunWork(stream) || Recording()) {
+  if (NeedsRunWork(stream) || stream->device->watches_use.load(std::memory_order_relaxed) || Recording()) {
     const bool may_be_fast =
         stream->device->MayUseFastPath() && g_captures.load(std::memory_order_relaxed) == 0 && !Recording();
     return may_be_fast ? LaunchFast(stream, function, shape, parameters, extra, flags, run)
@@ -232,7 +234,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
   for (DevicePart* const part : by_gpu)
     part->token.emplace(part->stream, [&] { return ExecutionId(part->launch->function, part->shape); });
   for (DevicePart* const part : order) {
-    if (!NeedsRunWork(part->stream)) continue;
+    const bool is_planned = NeedsRunWork(part->stream);
+    if (!is_planned && !part->stream->device->watches_use.load(std::memory_order_relaxed)) continue;
     const ContextScope scope(part->context);
     const CUDA_LAUNCH_PARAMS& p = *part->launch;
     Work work;
@@ -242,7 +245,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
     work.words = part->named.words;
     work.reaches = part->named.reaches;
     work.id = ExecutionId(p.function, part->shape);
-    part->scope.emplace(work);
+    is_planned ? void(part->scope.emplace(work)) : part->stream->device->NoteUse(work);
   }
   for (DevicePart* const part : order) part->token->Begin();
   const CUresult result = [&] {

@@ -63,15 +63,6 @@ uint64_t Residency::BytesToEvict(std::span<const Extent> set) {
   return missing - std::min(missing, room);
 }
 
-uint64_t Residency::TouchedSince(uint64_t launch) {
-  Settle();
-  uint64_t bytes = 0;
-  chunks_.ForAll([&](Chunk& chunk) {
-    if (chunk.last_use >= launch && chunk.last_use > 0 && chunk.live_bytes > 0) bytes += kChunkBytes;
-  });
-  return bytes;
-}
-
 uint64_t Residency::EvictingBytes() {
   uint64_t bytes = 0;
   for (auto& [stream, queues] : queues_) {
