@@ -1,6 +1,6 @@
-"""Controllers of batch queues on the local cluster, as their own manifests install them: Kueue, JobSet, LeaderWorkerSet.
+"""Kueue, JobSet and LeaderWorkerSet on the local cluster, as their own manifests install them.
 
-The programs and the manifests come from the modules that tools/queues/go.mod pins; each program is the one file of its image.
+Programs and manifests come from the modules that tools/queues and tools/jobsets pin; an image holds its program alone.
 """
 
 import json

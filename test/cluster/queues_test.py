@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Batch queues on the real control plane: Kueue's quota counts shares of GPUs, for Jobs, JobSets and LeaderWorkerSets.
 
-Kueue, JobSet and LeaderWorkerSet run as pods, installed by their own manifests; only the GPU is simulated. The examples of
-docs/operate/queues.md are applied as they stand.
+Kueue, JobSet and LeaderWorkerSet run as pods, installed by their own manifests; only the GPU is simulated. The examples
+are those of docs/operate/queues.md.
 """
 
 import os
@@ -184,6 +184,9 @@ class Queues(unittest.TestCase):
         # While it waits: in an admitted JobSet, Kueue's own labels stand in the templates, which then cannot change.
         q.queue(SPACE, 50)
         job = dict(local(example("JobSet")[-1]))
+        for replicated in job["spec"]["replicatedJobs"]:
+            # JobSet sets it at creation alone, and then refuses an apply without it.
+            replicated["template"]["spec"]["completionMode"] = "Indexed"
         name = job["metadata"]["name"]
         p.apply(job, SPACE)
         self.holds(0, 1, 0)

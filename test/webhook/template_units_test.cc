@@ -48,9 +48,10 @@ struct Cluster {
 };
 
 Json Job(const std::string& annotations, const std::string& resources = "{requests: {cpu: 1, memory: 200Mi}}") {
-  return Read("{apiVersion: batch/v1, kind: Job, metadata: {name: j}, spec: {suspend: true, template: {metadata: "
-              "{annotations: {" +
-              annotations + "}}, spec: {containers: [{name: main, image: a, resources: " + resources + "}]}}}}");
+  return Read(
+      "{apiVersion: batch/v1, kind: Job, metadata: {name: j}, spec: {suspend: true, template: {metadata: "
+      "{annotations: {" +
+      annotations + "}}, spec: {containers: [{name: main, image: a, resources: " + resources + "}]}}}}");
 }
 
 const Json& Resources(const Json& workload, const std::string& pointer = "/spec/template", size_t container = 0) {

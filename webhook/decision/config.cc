@@ -223,8 +223,8 @@ std::vector<std::string> DefaultWorkloads() {
 }
 
 std::vector<std::string> DefaultQueued() {
-  return {"batch/jobs",   "kubeflow.org/*",           "trainer.kubeflow.org/*",
-          "ray.io/*",     "jobset.x-k8s.io/*",        "leaderworkerset.x-k8s.io/*",
+  return {"batch/jobs",         "kubeflow.org/*",          "trainer.kubeflow.org/*",
+          "ray.io/*",           "jobset.x-k8s.io/*",       "leaderworkerset.x-k8s.io/*",
           "batch.volcano.sh/*", "workload.codeflare.dev/*"};
 }
 

@@ -23,13 +23,6 @@ namespace {
 
 constexpr std::string_view kDefaultScheduler = "default-scheduler";
 
-bool IsWindows(const Json& spec) {
-  if (const Json* os = Member(spec, "os"); os != nullptr && Text(*os, "name") == "windows") return true;
-  const Json* selector = Member(spec, "nodeSelector");
-  return selector != nullptr &&
-         (Text(*selector, "kubernetes.io/os") == "windows" || Text(*selector, "beta.kubernetes.io/os") == "windows");
-}
-
 bool IsExcluded(const Input& input) {
   const auto& excluded = input.config.excluded_namespaces;
   return !input.off.test(static_cast<size_t>(Rule::kExcluded)) &&
@@ -275,18 +268,6 @@ class Decider {
       }
       if (c.kind == ContainerKind::kInit && s.percent > SLUICE_UNITS_PER_GPU) largest = &s;
     }
-  }
-
-  // The lowest limit on host memory that applies to this container: its own, or the whole pod's.
-  static std::optional<uint64_t> HostMemoryLimit(const Json& spec, const Container& c) {
-    std::optional<uint64_t> lowest;
-    for (const Json* owner : {&spec, c.json}) {
-      const Json* resources = Member(*owner, "resources");
-      const Json* limits = resources == nullptr ? nullptr : Member(*resources, "limits");
-      const auto memory = limits == nullptr ? std::nullopt : settings::ParseQuantity(Text(*limits, "memory"));
-      if (memory && (!lowest || *memory < *lowest)) lowest = memory;
-    }
-    return lowest;
   }
 
   void AddWarnings(const Json& spec, const RequestedShare& r) {

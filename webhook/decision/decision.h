@@ -29,7 +29,7 @@ struct Decision {
   Verdict verdict = Verdict::kNothing;
   std::vector<Finding> denials;
   std::vector<std::string> warnings;
-  std::string patch;   // JSON Patch (RFC 6902), a list; empty: no change
+  std::string patch;  // JSON Patch (RFC 6902), a list; empty: no change
   // With kTemplate: of `patch` only the resource, other systems' sizes as sluice's, and the marker; empty: the template
   // has its units.
   std::string units_patch;
