@@ -190,16 +190,19 @@ class Queues(unittest.TestCase):
         name = job["metadata"]["name"]
         p.apply(job, SPACE)
         self.holds(0, 1, 0)
-        before = p.get("-n", SPACE, "jobset", name)["spec"]
+        templates = lambda: [
+            r["template"]["spec"]["template"] for r in p.get("-n", SPACE, "jobset", name)["spec"]["replicatedJobs"]
+        ]
+        before = templates()
         said = p.apply(job, SPACE)
         self.assertEqual(said.returncode, 0, said.stderr)
-        self.assertEqual(p.get("-n", SPACE, "jobset", name)["spec"]["replicatedJobs"], before["replicatedJobs"])
+        self.assertEqual(templates(), before)
         replaced = p.get("-n", SPACE, "jobset", name)
         replaced["spec"]["replicatedJobs"] = job["spec"]["replicatedJobs"]
         said = p.run("kubectl", "replace", "-f", "-", text=yaml.safe_dump(replaced), check=False)
         self.assertEqual(said.returncode, 0, said.stderr)
-        after = p.get("-n", SPACE, "jobset", name)["spec"]["replicatedJobs"]
-        self.assertEqual(template_units(after[-1]["template"]["spec"]["template"]), ("25", "25"))
+        self.assertEqual(templates(), before)
+        self.assertEqual(template_units(before[-1]), ("25", "25"))
 
     def test_the_sum_fits_and_no_card_fits(self):
         # Quota and nodes' sums know no cards: 180 of 200 units are free in all, the third pod fits on no card.

@@ -167,6 +167,16 @@ TEST_CASE("an update keeps, renews and never invents units") {
   }
 }
 
+TEST_CASE("an update may turn a list into an object") {
+  const Cluster cluster;
+  const char* const key = "99999999999999999999999999";  // no index, and a number that no integer holds
+  Json old = Read("{apiVersion: example.org/v1, kind: Training, metadata: {name: t}, spec: {parts: [{a: b}]}}");
+  Json now = old;
+  now["spec"]["parts"] = {{key, Job(R"(sluice.dev/gpu-fraction: "0.5")")["spec"]["template"]}};
+  const Json stored = cluster.Stored(now, &old);
+  CHECK(Amount(stored, "limits", std::string("/spec/parts/") + key) == "50");
+}
+
 TEST_CASE("other systems' sizes become sluice's in a template") {
   Cluster cluster;
   cluster.config.aliases = true;

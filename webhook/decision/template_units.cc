@@ -43,10 +43,12 @@ TemplateUnits GiveTemplateUnits(const Json* old, const Input& input) {
   auto patch = OrderedJson::array();
   const bool aliases = input.config.aliases;
   for (const std::string& pointer : TemplatesOf(input.pod)) {
-    const Json::json_pointer at(pointer);
-    const Json pod = TemplateAsPod(input.pod[at]);
+    const Json* found = FindAt(input.pod, pointer);
+    if (found == nullptr) continue;
+    const Json pod = TemplateAsPod(*found);
     if (!ConcernsSluice(pod, aliases)) continue;
-    if (old != nullptr && old->contains(at) && IsOfBefore((*old)[at], pod, aliases)) continue;
+    const Json* before = old == nullptr ? nullptr : FindAt(*old, pointer);
+    if (before != nullptr && IsOfBefore(*before, pod, aliases)) continue;
     const Decision decision = Decide({pod, input.name_space, input.config, input.nodes, Mode::kTemplate, input.off});
     if (decision.verdict != Verdict::kPatch || decision.units_patch.empty()) continue;
     for (OrderedJson& operation : OrderedJson::parse(decision.units_patch)) {
