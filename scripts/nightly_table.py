@@ -18,6 +18,7 @@ The last run of each part of scripts/nightly, which writes this page:
 - `tidy`: clang-tidy of the whole tree
 - `threads`: clang's thread-safety analysis
 - `differential`: random programs, hooked and unhooked (test/differential)
+- `cluster`: batch queues on the local cluster, and the product test on Kubernetes' other versions
 
 | part | date (UTC) | commit | result | duration | scope | details |
 |---|---|---|---|---|---|---|

@@ -75,6 +75,7 @@ int PrintPolicy(const Flags& flags, const File& file) {
   options.aliases = file.decision.aliases;
   options.excluded_namespaces = file.decision.excluded_namespaces;
   options.workloads = file.decision.workloads;
+  options.queued = file.decision.queued;
   options.url = flags.url;
   options.without_policy = flags.without_policy;
   if (!flags.ca_file.empty()) {

@@ -30,13 +30,17 @@ def compare(what, chart_side, program_side):
     return 1
 
 
-EMPTY = {"webhook.excludedNamespaces": []}
+AS_JSON = (
+    {"webhook.excludedNamespaces": []},
+    {"webhook.queued": []},
+    {"webhook.queued": ["apps/deployments", "batch/jobs", "batch/cronjobs", "example.org/trainings"]},
+)
 
 
 def main():
     failed = 0
-    for settings in ((), ("webhook.aliases=true",), ("webhook.excludedNamespaces={kube-system,infra}",), EMPTY):
-        rendered = chart.render(values=settings) if settings is EMPTY else chart.render(*settings)
+    for settings in ((), ("webhook.aliases=true",), ("webhook.excludedNamespaces={kube-system,infra}",), *AS_JSON):
+        rendered = chart.render(values=settings) if isinstance(settings, dict) else chart.render(*settings)
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
             if settings:  # otherwise the program uses its own defaults, which must equal the chart's
                 f.write(chart.one(rendered, "ConfigMap", "sluice")["data"]["webhook.yaml"])

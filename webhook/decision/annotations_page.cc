@@ -131,7 +131,8 @@ A sandboxed runtime class (gVisor, Kata) gives a warning: the hook cannot work t
 
 Templates are checked when the workload is applied: those of Kubernetes' own kinds, and those of other projects' that
 `webhook.workloads` lists, where pod templates are found by their shape (`spec.containers`). `sluice admit` looks into every
-kind, and names annotations of sluice that stand in no template.
+kind, and names annotations of sluice that stand in no template. Those of Jobs and of the workloads that `webhook.queued` lists
+also get the units, where [queues](queues.md) count them.
 
 ## Aliases
 

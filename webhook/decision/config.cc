@@ -222,6 +222,12 @@ std::vector<std::string> DefaultWorkloads() {
           "actions.github.com/*"};
 }
 
+std::vector<std::string> DefaultQueued() {
+  return {"batch/jobs",         "kubeflow.org/*",          "trainer.kubeflow.org/*",
+          "ray.io/*",           "jobset.x-k8s.io/*",       "leaderworkerset.x-k8s.io/*",
+          "batch.volcano.sh/*", "workload.codeflare.dev/*"};
+}
+
 std::optional<File> ParseConfig(std::string_view yaml, std::string& error) {
   const auto documents = ReadManifests(yaml, error);
   if (!documents) return std::nullopt;
@@ -257,6 +263,7 @@ std::optional<File> ParseConfig(std::string_view yaml, std::string& error) {
                            {"excludedNamespaces", Strings(c.excluded_namespaces)},
                            {"sidecars", Strings(c.sidecars)},
                            {"workloads", Workloads(c.workloads)},
+                           {"queued", Workloads(c.queued)},
                            {"privileged", ReactionTo(c.privileged)},
                            {"hostPaths", Paths(c.host_paths)},
                            {"nodePaths", Paths(c.node_paths)},

@@ -24,6 +24,7 @@ std::vector<std::string> DefaultSidecars();
 std::vector<std::string> DefaultHostPaths();
 std::vector<std::string> DefaultSandboxedRuntimes();
 std::vector<std::string> DefaultWorkloads();
+std::vector<std::string> DefaultQueued();
 
 // The settings behind a decision. All of them may change while the webhook runs.
 struct Config {
@@ -53,6 +54,8 @@ struct Config {
   std::map<std::string, std::string, std::less<>> runtime_handlers;
   // GROUP/RESOURCE of workloads of other projects whose pod templates the API server has checked.
   std::vector<std::string> workloads = DefaultWorkloads();
+  // GROUP/RESOURCE of workloads whose pod templates get the units, because queues count templates.
+  std::vector<std::string> queued = DefaultQueued();
   // Set on pods that request the resource and name no scheduler. Empty: the pods keep the default scheduler.
   std::string scheduler_name;
   // Names of users or groups that may change sluice's own annotations (the marker, the placement) on a pod.

@@ -23,13 +23,6 @@ namespace {
 
 constexpr std::string_view kDefaultScheduler = "default-scheduler";
 
-bool IsWindows(const Json& spec) {
-  if (const Json* os = Member(spec, "os"); os != nullptr && Text(*os, "name") == "windows") return true;
-  const Json* selector = Member(spec, "nodeSelector");
-  return selector != nullptr &&
-         (Text(*selector, "kubernetes.io/os") == "windows" || Text(*selector, "beta.kubernetes.io/os") == "windows");
-}
-
 bool IsExcluded(const Input& input) {
   const auto& excluded = input.config.excluded_namespaces;
   return !input.off.test(static_cast<size_t>(Rule::kExcluded)) &&
@@ -92,8 +85,10 @@ class Decider {
       WarnSandbox(view, input_, findings_);
       HideOtherDevices(view, shares, patch);
       SetScheduler(*view.spec, patch);
-      SetMarker(view, shares, patch);
+      const std::string marker = MarkerText(shares);
+      SetMarker(view, marker, patch);
       DropOldAnswers(view, requested, patch);
+      if (input_.mode == Mode::kTemplate) SetUnits(view, shares, marker);
     }
     out_.patch = patch.Dump();
     Close();
@@ -104,6 +99,7 @@ class Decider {
     out_.verdict = out_.denials.empty() ? Verdict::kPatch : Verdict::kDeny;
     if (out_.verdict == Verdict::kDeny) {
       out_.patch.clear();
+      out_.units_patch.clear();
     } else if (out_.reason.empty()) {
       out_.verdict = Verdict::kNothing;
     }
@@ -274,18 +270,6 @@ class Decider {
     }
   }
 
-  // The lowest limit on host memory that applies to this container: its own, or the whole pod's.
-  static std::optional<uint64_t> HostMemoryLimit(const Json& spec, const Container& c) {
-    std::optional<uint64_t> lowest;
-    for (const Json* owner : {&spec, c.json}) {
-      const Json* resources = Member(*owner, "resources");
-      const Json* limits = resources == nullptr ? nullptr : Member(*resources, "limits");
-      const auto memory = limits == nullptr ? std::nullopt : settings::ParseQuantity(Text(*limits, "memory"));
-      if (memory && (!lowest || *memory < *lowest)) lowest = memory;
-    }
-    return lowest;
-  }
-
   void AddWarnings(const Json& spec, const RequestedShare& r) {
     const Container& c = *r.container;
     const std::string_view image = Text(*c.json, "image");
@@ -316,7 +300,8 @@ class Decider {
     }
   }
 
-  void SetMarker(const PodView& view, const std::vector<GrantedShare>& shares, Patch& patch) {
+  // The marker's text; also gives the decision its reason.
+  std::string MarkerText(const std::vector<GrantedShare>& shares) {
     std::string containers;
     std::set<std::string_view> names;  // the API server refuses equal ones only after this call
     for (const GrantedShare& s : shares) {
@@ -330,9 +315,12 @@ class Decider {
       out_.reason +=
           s.requested->container->name + ": " + std::to_string(s.percent) + " percent by " + s.requested->sized_by;
     }
+    return R"({"version":")" SLUICE_VERSION R"(","containers":{)" + containers + R"(},"reason":)" + Quote(out_.reason) +
+           "}";
+  }
+
+  void SetMarker(const PodView& view, const std::string& text, Patch& patch) {
     if (!findings_.IsEnabled(Rule::kSetMarker)) return;
-    const std::string text = R"({"version":")" SLUICE_VERSION R"(","containers":{)" + containers + R"(},"reason":)" +
-                             Quote(out_.reason) + "}";
     if (view.annotations == nullptr) {
       if (Member(*view.pod, "metadata") == nullptr) {
         patch.Add("", "metadata", Pair("annotations", Pair(kMarkerField, Quote(text))));
@@ -348,6 +336,16 @@ class Decider {
     } else {
       patch.Add("/metadata/annotations", kMarkerField, Quote(text));
     }
+  }
+
+  // The template's part of the decision. Nothing if the units are there: a stored template must not change with the
+  // webhook's version.
+  void SetUnits(const PodView& view, const std::vector<GrantedShare>& shares, const std::string& marker) {
+    Patch patch;
+    for (const GrantedShare& s : shares) InjectResource(*s.requested, s.percent, findings_, patch);
+    if (patch.Dump().empty()) return;
+    SetMarker(view, marker, patch);
+    out_.units_patch = patch.Dump();
   }
 
   const Input& input_;
@@ -390,7 +388,9 @@ Decision Decide(const Input& input) {
   }
   Decider({conversion.pod, input.name_space, input.config, input.nodes, input.mode, input.off}, out).Run();
   if (out.verdict == Verdict::kPatch) {
-    out.patch = out.patch.empty() ? "[" + conversion.patch + "]" : "[" + conversion.patch + "," + out.patch.substr(1);
+    for (std::string* patch : {&out.patch, &out.units_patch}) {
+      *patch = patch->empty() ? "[" + conversion.patch + "]" : "[" + conversion.patch + "," + patch->substr(1);
+    }
   }
   return out;
 }

@@ -29,7 +29,10 @@ struct Decision {
   Verdict verdict = Verdict::kNothing;
   std::vector<Finding> denials;
   std::vector<std::string> warnings;
-  std::string patch;   // JSON Patch (RFC 6902), a list; empty: no change
+  std::string patch;  // JSON Patch (RFC 6902), a list; empty: no change
+  // With kTemplate: of `patch` only the resource, other systems' sizes as sluice's, and the marker; empty: the template
+  // has its units.
+  std::string units_patch;
   std::string reason;  // "trainer: 50 percent by sluice.dev/gpu-fraction"
 
   std::string Message() const { return JoinFindings(denials); }

@@ -167,4 +167,22 @@ std::optional<AnnotationKey> ParseOwnKey(std::string_view annotation) {
   return std::nullopt;
 }
 
+bool IsWindows(const Json& spec) {
+  if (const Json* os = Member(spec, "os"); os != nullptr && Text(*os, "name") == "windows") return true;
+  const Json* selector = Member(spec, "nodeSelector");
+  return selector != nullptr &&
+         (Text(*selector, "kubernetes.io/os") == "windows" || Text(*selector, "beta.kubernetes.io/os") == "windows");
+}
+
+std::optional<uint64_t> HostMemoryLimit(const Json& spec, const Container& c) {
+  std::optional<uint64_t> lowest;
+  for (const Json* owner : {&spec, c.json}) {
+    const Json* resources = Member(*owner, "resources");
+    const Json* limits = resources == nullptr ? nullptr : Member(*resources, "limits");
+    const auto memory = limits == nullptr ? std::nullopt : settings::ParseQuantity(Text(*limits, "memory"));
+    if (memory && (!lowest || *memory < *lowest)) lowest = memory;
+  }
+  return lowest;
+}
+
 }  // namespace sluice::webhook

@@ -54,6 +54,12 @@ struct AnnotationKey {
 // nullopt: the annotation belongs to another project.
 std::optional<AnnotationKey> ParseOwnKey(std::string_view annotation);
 
+// Whether the pod runs on Windows, by spec.os or its node selector.
+bool IsWindows(const Json& spec);
+
+// Bytes of the lowest limit on host memory that applies to this container: its own, or the whole pod's. nullopt: none.
+std::optional<uint64_t> HostMemoryLimit(const Json& spec, const Container& c);
+
 }  // namespace sluice::webhook
 
 #endif  // SLUICE_WEBHOOK_DECISION_POD_H_

@@ -1,5 +1,6 @@
 #include "webhook/decision/policy.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "sluice/names.h"
@@ -114,6 +115,34 @@ std::string TemplateCel(const std::string& below, bool aliases) {
          ") : " + KeysChangedCel(below, aliases);
 }
 
+// The units of templates, where queues count them: for Kubernetes' own kinds one webhook each, as their conditions know
+// the template's place.
+Json QueuedWebhooks(const PolicyOptions& o) {
+  Json out = Json::array();
+  std::vector<std::string> others;
+  for (const std::string& workload : o.queued) {
+    const auto kinds = TemplateKinds();
+    const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const TemplateKind& k) {
+      return workload == std::string(k.group) + "/" + std::string(k.resource);
+    });
+    if (kind == kinds.end()) {
+      others.push_back(workload);
+      continue;
+    }
+    std::string below(kind->pointer);
+    std::replace(below.begin(), below.end(), '/', '.');
+    out.push_back(Webhook(o, "queued-" + std::string(kind->resource) + ".sluice.dev", "/mutate",
+                          Rules({"CREATE", "UPDATE"}, std::string(kind->group), {std::string(kind->resource)}),
+                          Json::array({Condition("concerns-sluice", TemplateCel(below, o.aliases))}), "Ignore"));
+  }
+  if (!others.empty()) {
+    out.push_back(Webhook(o, "queued.sluice.dev", "/mutate", WorkloadRules(others),
+                          Json::array({Condition("changed", WorkloadSpecChangedCel())}), "Ignore"));
+  }
+  for (Json& webhook : out) webhook["reinvocationPolicy"] = "IfNeeded";
+  return out;
+}
+
 Json Object(const char* kind, const char* name) {
   return {{"apiVersion", kAdmission}, {"kind", kind}, {"metadata", {{"name", name}}}};
 }
@@ -169,6 +198,10 @@ std::string WorkloadChangedCel() {
          "object.metadata.generation != oldObject.metadata.generation";
 }
 
+std::string WorkloadSpecChangedCel() {
+  return "request.operation == 'CREATE' || !has(object.spec) || !has(oldObject.spec) || object.spec != oldObject.spec";
+}
+
 Json PolicyConditions() {
   Json out = Json::object();
   for (const bool aliases : {false, true}) {
@@ -182,6 +215,7 @@ Json PolicyConditions() {
   out["handled"] = HandledCel();
   out["reapplied"] = ReappliedCel();
   out["workloadChanged"] = WorkloadChangedCel();
+  out["workloadSpecChanged"] = WorkloadSpecChangedCel();
   out["message"] = NotHandledSentence();
   return out;
 }
@@ -196,6 +230,8 @@ std::vector<Json> PolicyManifests(const PolicyOptions& o) {
   mutating["webhooks"] =
       Json::array({std::move(mutate),
                    Webhook(o, "reapply.sluice.dev", "/mutate", Rules({"UPDATE"}, "", {"pods"}), reapplied, "Ignore")});
+
+  for (Json& webhook : QueuedWebhooks(o)) mutating["webhooks"].push_back(std::move(webhook));
 
   Json validating = Object("ValidatingWebhookConfiguration", "sluice");
   const auto changed = Json::array({Condition("sluice-keys-changed", KeysChangedCel("", o.aliases))});

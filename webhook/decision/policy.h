@@ -18,6 +18,8 @@ std::string HandledCel();
 std::string ReappliedCel();
 // Whether a workload of another project is new or has a new spec.
 std::string WorkloadChangedCel();
+// The same before mutation, where the object's generation is still the old one.
+std::string WorkloadSpecChangedCel();
 // Whether one of sluice's annotations differs between oldObject and object, below `at` ("", ".spec.template").
 std::string KeysChangedCel(const std::string& at, bool aliases);
 
@@ -25,6 +27,7 @@ struct PolicyOptions {
   bool aliases = false;
   std::vector<std::string> excluded_namespaces;
   std::vector<std::string> workloads;  // GROUP/RESOURCE: workloads of other projects
+  std::vector<std::string> queued;     // GROUP/RESOURCE: workloads whose templates get the units
   std::string service_namespace = "sluice-system";
   std::string service_name = "sluice-webhook";
   std::string url;              // replaces the service, for a webhook outside the cluster

@@ -5,6 +5,7 @@
 #include "webhook/decision/base64.h"
 #include "webhook/decision/json_reader.h"
 #include "webhook/decision/reapply.h"
+#include "webhook/decision/template_units.h"
 #include "webhook/decision/validate.h"
 
 namespace sluice::webhook {
@@ -109,11 +110,22 @@ Answer Allowed(const Request& r, Answer::Outcome outcome, const std::vector<std:
   return a;
 }
 
+Answer MutateTemplates(const Request& r, bool is_update, const Config& config, const Nodes& nodes) {
+  if (is_update && r.old_object == nullptr) return Bad("request.oldObject is missing");
+  const TemplateUnits units =
+      GiveTemplateUnits(is_update ? r.old_object : nullptr, {*r.object, r.name_space, config, nodes, Mode::kTemplate});
+  if (units.patch.empty()) return Allowed(r, Answer::Outcome::kNothing);
+  Answer a = Allowed(r, Answer::Outcome::kPatched, {}, units.patch);
+  a.log = ("patched templates of " + Name(r) + ": " + units.reason).substr(0, kMaxLogBytes);
+  return a;
+}
+
 Answer Mutate(const Request& r, const Config& config, const Nodes& nodes) {
-  const bool pod = r.group.empty() && r.version == "v1" && r.resource == "pods" && r.sub_resource.empty();
   const bool is_update = r.operation == "UPDATE";
-  if (!pod || (!is_update && r.operation != "CREATE")) return Allowed(r, Answer::Outcome::kNothing);
+  if (!r.sub_resource.empty() || (!is_update && r.operation != "CREATE")) return Allowed(r, Answer::Outcome::kNothing);
   if (r.object == nullptr) return Bad("request.object is missing");
+  if (!r.group.empty() || r.resource != "pods") return MutateTemplates(r, is_update, config, nodes);
+  if (r.version != "v1") return Allowed(r, Answer::Outcome::kNothing);
   if (is_update) {
     if (r.old_object == nullptr) return Bad("request.oldObject is missing");
     const std::string patch = KeepInjected(*r.old_object, {*r.object, r.name_space, config, nodes});

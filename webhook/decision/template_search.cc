@@ -24,6 +24,16 @@ std::string Escape(std::string_view key) {
   return out;
 }
 
+std::string Unescape(std::string_view token) {
+  std::string out;
+  for (size_t i = 0; i < token.size(); ++i) {
+    const bool is_escape = token[i] == '~' && i + 1 < token.size();
+    out += !is_escape ? token[i] : token[i + 1] == '1' ? '/' : '~';
+    i += is_escape ? 1 : 0;
+  }
+  return out;
+}
+
 // Calls `visit(json, pointer)` for `json` and all that it holds. The visitor returns false to stay out of a value.
 template <typename F>
 void Walk(const Json& json, const std::string& pointer, F& visit) {
@@ -48,6 +58,25 @@ std::vector<std::string> FindTemplates(const Json& workload) {
   };
   Walk(workload, "", visit);
   return out;
+}
+
+const Json* FindAt(const Json& workload, std::string_view pointer) {
+  constexpr size_t kMaxDigits = 9;
+  const Json* at = &workload;
+  while (at != nullptr && !pointer.empty()) {
+    pointer.remove_prefix(1);
+    const std::string_view token = pointer.substr(0, pointer.find('/'));
+    pointer.remove_prefix(token.size());
+    if (at->is_array()) {
+      const bool is_index = !token.empty() && token.size() <= kMaxDigits &&
+                            std::all_of(token.begin(), token.end(), [](char c) { return c >= '0' && c <= '9'; });
+      const size_t index = is_index ? std::stoul(std::string(token)) : at->size();
+      at = index < at->size() ? &(*at)[index] : nullptr;
+      continue;
+    }
+    at = Member(*at, Unescape(token));
+  }
+  return at != nullptr && at->is_object() ? at : nullptr;
 }
 
 std::vector<StrayAnnotation> FindStrayAnnotations(const Json& workload, const std::vector<std::string>& templates,

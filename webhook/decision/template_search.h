@@ -3,6 +3,7 @@
 #define SLUICE_WEBHOOK_DECISION_TEMPLATE_SEARCH_H_
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "webhook/decision/pod.h"
@@ -12,6 +13,10 @@ namespace sluice::webhook {
 // JSON pointers of the objects with spec.containers, a list of objects: Kubeflow's
 // /spec/pytorchReplicaSpecs/Worker/template. At most 100, none inside another.
 std::vector<std::string> FindTemplates(const Json& workload);
+
+// The object at a pointer of FindTemplates, or nullptr. The pointer may be another object's, as that of an update:
+// nlohmann's own look-up throws where an object became a list.
+const Json* FindAt(const Json& workload, std::string_view pointer);
 
 // An annotation of sluice's that stands in no pod template.
 struct StrayAnnotation {

@@ -85,11 +85,6 @@ bool IsOwned(const Json& workload) {
          });
 }
 
-const Json* At(const Json& workload, const std::string& pointer) {
-  const Json::json_pointer at(pointer);
-  return workload.contains(at) && workload[at].is_object() ? &workload[at] : nullptr;
-}
-
 void WarnStrays(const Input& input, const TemplateKind* kind, const std::vector<std::string>& templates,
                 ValidationResult& out) {
   if (kind != nullptr) {
@@ -188,7 +183,8 @@ std::vector<std::string> TemplatesOf(const Json& workload) {
   const TemplateKind* kind = KindOf(workload);
   if (kind == nullptr) return FindTemplates(workload);
   std::string pointer(kind->pointer);
-  return At(workload, pointer) == nullptr ? std::vector<std::string>() : std::vector<std::string>{std::move(pointer)};
+  return FindAt(workload, pointer) == nullptr ? std::vector<std::string>()
+                                              : std::vector<std::string>{std::move(pointer)};
 }
 
 ValidationResult ValidateTemplate(const Json* old, const Input& input) {
@@ -200,8 +196,8 @@ ValidationResult ValidateTemplate(const Json* old, const Input& input) {
   WarnStrays(input, kind, templates, out);
   const bool aliases = input.config.aliases;
   for (const std::string& pointer : templates) {
-    const Json* found = At(input.pod, pointer);
-    const Json* before = old == nullptr ? nullptr : At(*old, pointer);
+    const Json* found = FindAt(input.pod, pointer);
+    const Json* before = old == nullptr ? nullptr : FindAt(*old, pointer);
     if (before != nullptr && OwnAnnotations(*before, aliases) == OwnAnnotations(*found, aliases)) continue;
     const Json pod = kind == nullptr ? TemplateAsPod(*found) : *found;
     if (kind == nullptr && !NeedsDecision(pod, aliases)) continue;

@@ -10,8 +10,8 @@ start() {
   local name=$1
   shift
   alive "$name" && return
-  # Shares through DRA; on by default since Kubernetes 1.36.
-  case $name in kube-apiserver | kube-controller-manager | kube-scheduler | kubelet) set -- "$@" --feature-gates=DRAConsumableCapacity=true ;; esac
+  # Shares through DRA; since Kubernetes 1.34, on by default since 1.36.
+  [ "${KUBERNETES#1.}" -lt 34 ] || case $name in kube-apiserver | kube-controller-manager | kube-scheduler | kubelet) set -- "$@" --feature-gates=DRAConsumableCapacity=true ;; esac
   # Only etcd keeps the lock (9); no program keeps the busy mark (8) or the caller's descriptors.
   if [ "$name" = etcd ]; then
     setsid "${IN_NODE[@]}" "$BIN/$name" "$@" >>$STATE/log/$name.log 2>&1 </dev/null 8>&- &

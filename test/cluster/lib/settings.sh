@@ -36,6 +36,8 @@ FOR=${SLUICE_CLUSTER_FOR:-}            # the process for which the cluster is st
 SKIP=4                                 # exit status: the machine cannot, see lacks()
 
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$PATH
+# The minor version, SLUICE_CLUSTER_KUBERNETES or the default.
+KUBERNETES=${SLUICE_CLUSTER_KUBERNETES:-$("$HERE/tools/build" --versions | cut -d' ' -f1)}
 # Missing is an empty folder name, so that no program is taken from elsewhere in silence.
 BIN=$("$HERE/tools/build" --where 2>/dev/null || true)
 RUNC=$(command -v runc || true)
