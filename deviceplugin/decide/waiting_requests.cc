@@ -95,23 +95,30 @@ int WaitingRequests::Next(int size, Rule rule) {
   return Take(first_time.empty() ? Find(size, Rule::kAgain) : first_time);
 }
 
+bool WaitingRequests::HasSplit(int size) const {
+  return std::ranges::any_of(pods_, [&](const auto& pod) {
+    return std::ranges::any_of(pod.second.containers, [&](const scheduler::ContainerUnits& c) {
+      return c.units == size && c.IsSplit();
+    });
+  });
+}
+
 int WaitingRequests::CardsFor(int size, int node_cards, const std::function<Checkpoint()>& read_checkpoint) {
   const auto end = Clock::now() + max_wait_;
-  const auto differ = [](const std::vector<Candidate>& list) {
-    return std::ranges::any_of(list, [&](const Candidate& c) { return c.container->Cards() != list.front().container->Cards(); });
-  };
+  const bool may_wait = MayBeSplit(size, node_cards);
   {
     MutexLock lock(mutex_);
     answer_.reset();
-    if (!has_agent_ || !MayBeSplit(size, node_cards)) return 0;
-    while (Find(size, Rule::kLoose).empty() && Clock::now() < end) changed_.WaitUntil(mutex_, end);
-    if (!differ(Find(size, Rule::kLoose))) return Next(size, Rule::kLoose);
+    if (!has_agent_) return 0;
+    while (may_wait && Find(size, Rule::kLoose).empty() && Clock::now() < end) changed_.WaitUntil(mutex_, end);
+    if (!HasSplit(size)) return Next(size, Rule::kLoose);
   }
-  // The checkpoint's watch may be late about the pod that was admitted just now.
+  // The watch of the checkpoint may be late. Kubelet writes it only between its calls.
   const Checkpoint checkpoint = read_checkpoint();
   MutexLock lock(mutex_);
   if (!checkpoint.ok()) return Next(size, Rule::kLoose);
   Apply(*checkpoint);
+  while (may_wait && Find(size, Rule::kExact).empty() && Clock::now() < end) changed_.WaitUntil(mutex_, end);
   return Next(size, Rule::kExact);
 }
 

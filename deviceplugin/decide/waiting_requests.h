@@ -4,8 +4,9 @@
 // two. The agent's list of the node's pods (sluice/reservation.h) has the number of cards of each container. Kubelet
 // admits pods in the order in which its watch shows them, and the agent's watch shows them in the same order. So the
 // request is that of the first pod whose next container asks for as many units. Only pods that start at the same moment
-// and ask for equal units in different parts depend on this order; the extender keeps such pods apart, and CheckStart
-// refuses a container that got another's share.
+// and ask for equal units in different parts depend on this order, or that follow one which kubelet refused without a
+// question because the node has too few units. The extender keeps such pods apart, and CheckStart refuses a container
+// that got another's share.
 #ifndef SLUICE_DEVICEPLUGIN_DECIDE_WAITING_REQUESTS_H_
 #define SLUICE_DEVICEPLUGIN_DECIDE_WAITING_REQUESTS_H_
 
@@ -38,7 +39,7 @@ class WaitingRequests {
   void SetCheckpoint(const std::vector<CheckpointEntry>& checkpoint) SLUICE_EXCLUDES(mutex_);
 
   // For GetPreferredAllocation: the number of cards for `size` units; 0: not known. `node_cards`: how many the node has;
-  // with one, or without an agent, there is nothing to wait for. The checkpoint is read only where pods differ.
+  // units that these cannot split wait for no pod. The checkpoint is read only where a pod splits as many units.
   int CardsFor(int size, int node_cards, const std::function<Checkpoint()>& read_checkpoint) SLUICE_EXCLUDES(mutex_);
   // What GetPreferredAllocation answered to the request of the last CardsFor.
   void SetAnswer(std::vector<std::string> ids, int cards) SLUICE_EXCLUDES(mutex_);
@@ -73,6 +74,7 @@ class WaitingRequests {
   // Marks the first as asked. 0: there is none.
   int Take(const std::vector<Candidate>& candidates) SLUICE_REQUIRES(mutex_);
   int Next(int size, Rule rule) SLUICE_REQUIRES(mutex_);
+  bool HasSplit(int size) const SLUICE_REQUIRES(mutex_);  // a container with so many units over several cards
   void Apply(const std::vector<CheckpointEntry>& checkpoint) SLUICE_REQUIRES(mutex_);
 
   const std::chrono::milliseconds max_wait_;

@@ -77,8 +77,10 @@ class SplitWorld {
       CHECK(kubelet_.Use() == before);
       if (pods_.at(uid).size() == 1) CHECK(CardsWithRoom(pods_.at(uid).front(), before) < pods_.at(uid).front().Cards());
       ++refused;
-      // Its object stays a while: it must not be taken for the next pod.
-      if (random_.Below(2) == 0) return refused_.push_back(uid);
+      // Its object stays a while: it must not be taken for the next pod. One that kubelet refused without a question
+      // would be, until the agent says that it failed; CheckStart guards against that.
+      const bool was_asked = refusal.find("requested number of devices unavailable") == std::string::npos;
+      if (was_asked && random_.Below(2) == 0) return refused_.push_back(uid);
       return Forget(uid);
     }
     const auto& held = kubelet_.HeldBy(uid);

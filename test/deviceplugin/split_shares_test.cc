@@ -147,17 +147,25 @@ TEST_CASE("waiting requests: the first pod with as many units is the one that ku
   CHECK(waiting.CardsFor(100, 4, None) == 2);
   CHECK(waiting.CardsFor(100, 4, None) == 1);
   // After kubelet's restart it asks again for those that have nothing.
-  waiting.SetCheckpoint({Entry("z", "c", Ids("GPU-0", 0, 1))});
-  CHECK(waiting.CardsFor(100, 4, None) == 1);
+  const auto z_has = [] {
+    return WaitingRequests::Checkpoint(std::vector<CheckpointEntry>{Entry("z", "c", Ids("GPU-0", 0, 1))});
+  };
+  CHECK(waiting.CardsFor(100, 4, z_has) == 1);
 }
 
-TEST_CASE("waiting requests: a pod's containers follow each other, also before the checkpoint is read") {
+TEST_CASE("waiting requests: a pod's containers follow each other, and those of a refused pod do not") {
   WaitingRequests waiting(std::chrono::milliseconds(0));
-  waiting.SetPods({{"a", Bound(1, {{"one", kRegular, 100, 0}, {"two", kRegular, 100, 2}, {"three", kRegular, 40, 4}})}});
-  CHECK(waiting.CardsFor(40, 4, None) == 0);  // not its turn
-  CHECK(waiting.CardsFor(100, 4, None) == 1);
-  CHECK(waiting.CardsFor(100, 4, None) == 2);
-  CHECK(waiting.CardsFor(40, 4, None) == 4);
+  waiting.SetPods({{"refused", Bound(1, {{"one", kRegular, 200, 0}, {"two", kRegular, 100, 4}})},
+                   {"a", Bound(2, {{"one", kRegular, 100, 0}, {"two", kRegular, 100, 2}, {"three", kRegular, 40, 4}})}});
+  std::vector<CheckpointEntry> given;
+  const auto read = [&] { return WaitingRequests::Checkpoint(given); };
+  CHECK(waiting.CardsFor(200, 4, read) == 2);
+  CHECK(waiting.CardsFor(40, 4, read) == 0);  // not its turn
+  CHECK(waiting.CardsFor(100, 4, read) == 1);
+  given.push_back(Entry("a", "one", Ids("GPU-0", 0, 100)));
+  CHECK(waiting.CardsFor(100, 4, read) == 2);
+  given.push_back(Entry("a", "two", Ids("GPU-1", 0, 100)));
+  CHECK(waiting.CardsFor(40, 4, read) == 4);
 }
 
 TEST_CASE("waiting requests: where pods differ, the checkpoint decides who is next") {
