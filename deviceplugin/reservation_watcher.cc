@@ -22,8 +22,7 @@ constexpr int kRewatchMs = 10'000;
 
 ReservationWatcher::ReservationWatcher(std::string reservation_file, std::string kubelet_dir,
                                        std::shared_ptr<Reservations> reservations, std::shared_ptr<GrownShares> grown,
-                                       std::shared_ptr<WaitingRequests> waiting,
-                                       std::function<void()> withheld_changed)
+                                       std::shared_ptr<WaitingRequests> waiting, std::function<void()> withheld_changed)
     : file_(std::move(reservation_file)),
       kubelet_dir_(std::move(kubelet_dir)),
       reservations_(std::move(reservations)),

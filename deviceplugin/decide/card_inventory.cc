@@ -65,7 +65,7 @@ void CardInventory::SetOfferedByOthers(std::map<std::string, std::string> offere
 
 Card CardInventory::Classify(const Entry& entry) const {
   const CardReading& r = entry.last;
-  Card card{r.uuid, r.model, r.memory_bytes,   r.minor,        r.numa,      r.ecc,          CardState::kHealthy,
+  Card card{r.uuid, r.model, r.memory_bytes,   r.minor,        r.numa,      r.ecc,           CardState::kHealthy,
             "",     "",      r.reserved_bytes, r.architecture, r.pcie_root, r.nvlink_clique, -1};
   auto mark = [&card](CardState state, std::string reason, std::string detail) {
     card.state = state;

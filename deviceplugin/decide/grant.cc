@@ -104,11 +104,11 @@ absl::StatusOr<Grant> DecideGrant(std::span<const std::string> ids, const Invent
   const int total = static_cast<int>(ids.size());
   if (cards == 0) cards = std::max(1, total / SLUICE_UNITS_PER_GPU);
   if (total % cards != 0 || total / cards > SLUICE_UNITS_PER_GPU) {
-    return Refusal("size", StrCat(total, " units of ", SLUICE_RESOURCE, " are neither a share of ",
-                                  cards > 1 && total < cards * SLUICE_UNITS_PER_GPU ? StrCat("each of ", cards, " GPUs")
-                                                                                    : std::string("one GPU"),
-                                  " (1..", SLUICE_UNITS_PER_GPU, ") nor whole GPUs (a multiple of ",
-                                  SLUICE_UNITS_PER_GPU, ")"));
+    return Refusal(
+        "size", StrCat(total, " units of ", SLUICE_RESOURCE, " are neither a share of ",
+                       cards > 1 && total < cards * SLUICE_UNITS_PER_GPU ? StrCat("each of ", cards, " GPUs")
+                                                                         : std::string("one GPU"),
+                       " (1..", SLUICE_UNITS_PER_GPU, ") nor whole GPUs (a multiple of ", SLUICE_UNITS_PER_GPU, ")"));
   }
   if (const std::string problem = SplitProblem(units, total, cards); !problem.empty()) return Refusal("split", problem);
   grant.ids.assign(seen.begin(), seen.end());

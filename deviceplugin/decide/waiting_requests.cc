@@ -97,9 +97,8 @@ int WaitingRequests::Next(int size, Rule rule) {
 
 bool WaitingRequests::HasSplit(int size) const {
   return std::ranges::any_of(pods_, [&](const auto& pod) {
-    return std::ranges::any_of(pod.second.containers, [&](const scheduler::ContainerUnits& c) {
-      return c.units == size && c.IsSplit();
-    });
+    return std::ranges::any_of(pod.second.containers,
+                               [&](const scheduler::ContainerUnits& c) { return c.units == size && c.IsSplit(); });
   });
 }
 
@@ -164,8 +163,7 @@ absl::Status WaitingRequests::CheckStart(std::span<const std::string> ids, const
     for (const scheduler::ContainerUnits& c : pod->second.containers) {
       if (c.name != entry.container || c.units != static_cast<int>(ids.size()) || c.Cards() == cards) continue;
       return Refusal("split", StrCat("container ", c.name, " requests ", Describe(c.units, c.Cards()),
-                                     " and was given ", c.units, " units on ", cards,
-                                     cards == 1 ? " GPU" : " GPUs",
+                                     " and was given ", c.units, " units on ", cards, cards == 1 ? " GPU" : " GPUs",
                                      ": another pod with as many units started at the same moment, or the node agent "
                                      "was not running. Delete the pod so that it is placed again"));
     }

@@ -4,9 +4,8 @@
 // two. The agent's list of the node's pods (sluice/reservation.h) has the number of cards of each container. Kubelet
 // admits pods in the order in which its watch shows them, and the agent's watch shows them in the same order. So the
 // request is that of the first pod whose next container asks for as many units. Only pods that start at the same moment
-// and ask for equal units in different parts depend on this order, or that follow one which kubelet refused without a
-// question because the node has too few units. The extender keeps such pods apart, and CheckStart refuses a container
-// that got another's share.
+// and split equal units differently depend on it (also where kubelet refused one without a question, for too few
+// units). The extender keeps such pods apart, and CheckStart refuses a container that got another's share.
 #ifndef SLUICE_DEVICEPLUGIN_DECIDE_WAITING_REQUESTS_H_
 #define SLUICE_DEVICEPLUGIN_DECIDE_WAITING_REQUESTS_H_
 
@@ -38,18 +37,18 @@ class WaitingRequests {
   void SetPods(const std::map<std::string, BoundPod>& pods) SLUICE_EXCLUDES(mutex_);
   void SetCheckpoint(const std::vector<CheckpointEntry>& checkpoint) SLUICE_EXCLUDES(mutex_);
 
-  // For GetPreferredAllocation: the number of cards for `size` units; 0: not known. `node_cards`: how many the node has;
-  // units that these cannot split wait for no pod. The checkpoint is read only where a pod splits as many units.
+  // For GetPreferredAllocation: the number of cards for `size` units; 0: not known. `node_cards`: how many the node
+  // has; units that these cannot split wait for no pod. The checkpoint is read only where a pod splits as many units.
   int CardsFor(int size, int node_cards, const std::function<Checkpoint()>& read_checkpoint) SLUICE_EXCLUDES(mutex_);
   // What GetPreferredAllocation answered to the request of the last CardsFor.
   void SetAnswer(std::vector<std::string> ids, int cards) SLUICE_EXCLUDES(mutex_);
-  // For Allocate: the same number for these devices. Kubelet takes some without asking: those of a pod's init container,
-  // or the rest of a NUMA node.
+  // For Allocate: the same number for these devices. Kubelet takes some without asking: those of a pod's init
+  // container, or the rest of a NUMA node.
   int CardsOf(std::span<const std::string> ids, const std::function<Checkpoint()>& read_checkpoint)
       SLUICE_EXCLUDES(mutex_);
 
-  // For PreStartContainer: refuses a container whose devices are on another number of cards than it asks for. Containers
-  // of pods that the agent has not named pass.
+  // For PreStartContainer: refuses a container whose devices are on another number of cards than it asks for.
+  // Containers of pods that the agent has not named pass.
   absl::Status CheckStart(std::span<const std::string> ids, const Checkpoint& checkpoint) const SLUICE_EXCLUDES(mutex_);
 
  private:
@@ -81,7 +80,7 @@ class WaitingRequests {
   mutable Mutex mutex_;
   Condition changed_;
   bool has_agent_ SLUICE_GUARDED_BY(mutex_) = false;
-  std::map<std::string, Pod> pods_ SLUICE_GUARDED_BY(mutex_);                    // by uid
+  std::map<std::string, Pod> pods_ SLUICE_GUARDED_BY(mutex_);                     // by uid
   std::map<std::string, std::set<std::string>> given_ SLUICE_GUARDED_BY(mutex_);  // containers by pod uid
   struct Answer {
     std::vector<std::string> ids;  // sorted

@@ -37,8 +37,8 @@ std::string RefusalReasons::Text(const FailureKey& key, const MergedFailure& mer
     return absl::StrCat("each container of the pod finds a card, but not all of them together (", units, " units)");
   }
   if (cards > 1 && units < cards * kUnitsPerCard) {
-    return absl::StrCat("fewer than ", cards, " cards have ", units / cards, " units free each, the most on one node is ",
-                        merged.with_room);
+    return absl::StrCat("fewer than ", cards, " cards have ", units / cards,
+                        " units free each, the most on one node is ", merged.with_room);
   }
   if (cards > 1) {
     return absl::StrCat("fewer than ", cards, " whole cards are free, the most on one node is ", merged.with_room);

@@ -27,8 +27,8 @@ struct ContainerUnits {
 };
 
 // Units that one or more containers of a pod use in turn. Kubelet asks the plugin for `first` units, later perhaps for
-// more on top of them ("must include"), and never for more than `total` in all. Up to 100 units are on one card, more are
-// whole cards, unless they are split over several.
+// more on top of them ("must include"), and never for more than `total` in all. Up to 100 units are on one card, more
+// are whole cards, unless they are split over several.
 struct Chain {
   int first = 0;
   int total = 0;

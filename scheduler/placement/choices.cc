@@ -12,14 +12,14 @@ using Groups = std::vector<CardSet>;
 
 enum class Closeness { kNumaAndNvlink, kNvlink, kNuma };
 
-// The cards of `from` by what they have in common.
+// Groups of close cards among `from`.
 Groups GroupsOf(const Node& node, const CardSet& from, Closeness closeness) {
   std::map<std::pair<int, int>, CardSet> groups;
   for (const int i : from) {
     const Card& card = node.cards[i];
     if (closeness != Closeness::kNuma && card.nvlink < 0) continue;
-    groups[{closeness == Closeness::kNvlink ? 0 : card.numa, closeness == Closeness::kNuma ? 0 : card.nvlink}].push_back(
-        i);
+    groups[{closeness == Closeness::kNvlink ? 0 : card.numa, closeness == Closeness::kNuma ? 0 : card.nvlink}]
+        .push_back(i);
   }
   Groups out;
   out.reserve(groups.size());

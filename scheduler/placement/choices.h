@@ -19,7 +19,7 @@ bool HostFits(const Node& node, const Request& request);
 // fit. Ignores CPU and memory.
 std::vector<CardSet> Choices(const Node& node, const Request& request);
 
-// All sets of cards with room, at most `limit`. For a pod whose containers fit only if one of them gives up close cards.
+// All sets of cards with room, at most `limit`. For a pod that fits only if a container gives up close cards.
 std::vector<CardSet> AllChoices(const Node& node, const Request& request, std::size_t limit);
 
 // Of the cards in `from`, `count` that are close to each other: within one NUMA node and one NVLink group, else within

@@ -135,7 +135,8 @@ Node NodeLedger::Free() const {
   if (exact_) {
     const std::vector<int> pending = PendingUnits();
     for (std::size_t i = 0; i < cards_.size(); ++i) {
-      node.cards.push_back({.free = std::max(0, cards_[i].free - pending[i]), .numa = cards_[i].numa, .nvlink = cards_[i].nvlink});
+      node.cards.push_back(
+          {.free = std::max(0, cards_[i].free - pending[i]), .numa = cards_[i].numa, .nvlink = cards_[i].nvlink});
     }
     return node;
   }

@@ -30,7 +30,7 @@ struct Card {
   auto operator<=>(const Card&) const = default;
 };
 
-// What is near a card of a real node.
+// The NUMA node and NVLink group of a real card.
 struct CardPlace {
   int numa = -1;
   int nvlink = -1;

@@ -99,8 +99,8 @@ PackingFailure Explain(const Node& node, std::span<const Chain> chains) {
     if (fits || chain.total <= reason.units) continue;
     reason.units = chain.total;
     reason.cards = chain.Cards();
-    reason.cards_with_room = static_cast<int>(std::ranges::count_if(
-        node.cards, [&](const Card& card) { return card.free >= chain.UnitsPerCard(); }));
+    reason.cards_with_room = static_cast<int>(
+        std::ranges::count_if(node.cards, [&](const Card& card) { return card.free >= chain.UnitsPerCard(); }));
   }
   if (reason.units == 0) {
     reason.only_jointly = true;

@@ -185,8 +185,8 @@ absl::StatusOr<std::vector<std::string>> ReservationTracker::ChooseUnreserved(co
   }
   constexpr const char* kReserved = " and not reserved for a pod that the scheduler placed here";
   if (cards == 1) {
-    return absl::NotFoundError(absl::StrCat("no single card has ", size, " units that are free", kReserved,
-                                            "; the largest has ", largest));
+    return absl::NotFoundError(
+        absl::StrCat("no single card has ", size, " units that are free", kReserved, "; the largest has ", largest));
   }
   if (each == kUnitsPerCard) {
     return absl::NotFoundError(

@@ -32,8 +32,8 @@ class ReservationTracker {
   // The pod has ended, was refused or was deleted.
   void PodRemoved(const std::string& pod);
 
-  // For GetPreferredAllocation: the cards from which to take `size` units, of each the same part. They include the cards
-  // of `must_include` (units that the container already has). `free`: available units per card, with must_include
+  // For GetPreferredAllocation: the cards from which to take `size` units, of each the same part. They include the
+  // cards of `must_include` (units that the container already has). `free`: available units per card, with must_include
   // counted. `cards`: their number; 0: as a reservation of this size says, else one card up to 100 units and whole
   // cards above. Marks the reservation as used. NotFound: every choice would break a reservation; the message gives the
   // numbers.

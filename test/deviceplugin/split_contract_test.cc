@@ -61,8 +61,7 @@ TEST_CASE("split: the built plugin gives parts of several GPUs, neighbours by NV
   CHECK(rig.Gpus(b).size() == 1);
   CHECK_FALSE(b.response.envs().contains("SLUICE_GPU_COUNT"));
   // 25 of each of four: one of them is taken whole.
-  CHECK_THAT(Text(rig.kubelet.Admit("c", "main", 100).status),
-             ContainsSubstring("25 percent of each of 4 GPUs"));
+  CHECK_THAT(Text(rig.kubelet.Admit("c", "main", 100).status), ContainsSubstring("25 percent of each of 4 GPUs"));
   const Admitted d = rig.kubelet.Admit("d", "main", 100);
   REQUIRE(d.status.ok());
   CHECK(rig.Gpus(d) == Gpus{{"GPU-1", 50}, {"GPU-3", 50}});

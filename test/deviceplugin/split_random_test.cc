@@ -75,7 +75,8 @@ class SplitWorld {
       INFO(uid << ": " << refusal);
       CHECK_FALSE(extender_);  // it has reserved the cards
       CHECK(kubelet_.Use() == before);
-      if (pods_.at(uid).size() == 1) CHECK(CardsWithRoom(pods_.at(uid).front(), before) < pods_.at(uid).front().Cards());
+      if (pods_.at(uid).size() == 1)
+        CHECK(CardsWithRoom(pods_.at(uid).front(), before) < pods_.at(uid).front().Cards());
       ++refused;
       // Its object stays a while: it must not be taken for the next pod. One that kubelet refused without a question
       // would be, until the agent says that it failed; CheckStart guards against that.

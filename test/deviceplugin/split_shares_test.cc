@@ -56,8 +56,7 @@ constexpr auto kInit = ContainerKind::kInit;
 }  // namespace
 
 TEST_CASE("split: as many units of each of several cards, the fullest that have room") {
-  const auto available =
-      Join({Ids("GPU-a", 0, 100), Ids("GPU-b", 0, 60), Ids("GPU-c", 0, 40), Ids("GPU-d", 0, 50)});
+  const auto available = Join({Ids("GPU-a", 0, 100), Ids("GPU-b", 0, 60), Ids("GPU-c", 0, 40), Ids("GPU-d", 0, 50)});
   const UnitChoice two = ChooseUnits({available, {}, 100, 2}, {});
   CHECK(two.fits);
   CHECK(PerCard(two.ids) == Count{{"GPU-b", 50}, {"GPU-d", 50}});
@@ -155,8 +154,9 @@ TEST_CASE("waiting requests: the first pod with as many units is the one that ku
 
 TEST_CASE("waiting requests: a pod's containers follow each other, and those of a refused pod do not") {
   WaitingRequests waiting(std::chrono::milliseconds(0));
-  waiting.SetPods({{"refused", Bound(1, {{"one", kRegular, 200, 0}, {"two", kRegular, 100, 4}})},
-                   {"a", Bound(2, {{"one", kRegular, 100, 0}, {"two", kRegular, 100, 2}, {"three", kRegular, 40, 4}})}});
+  waiting.SetPods(
+      {{"refused", Bound(1, {{"one", kRegular, 200, 0}, {"two", kRegular, 100, 4}})},
+       {"a", Bound(2, {{"one", kRegular, 100, 0}, {"two", kRegular, 100, 2}, {"three", kRegular, 40, 4}})}});
   std::vector<CheckpointEntry> given;
   const auto read = [&] { return WaitingRequests::Checkpoint(given); };
   CHECK(waiting.CardsFor(200, 4, read) == 2);
@@ -202,7 +202,9 @@ TEST_CASE("waiting requests: Allocate follows the answer, an init container's un
   REQUIRE(waiting.CardsFor(60, 4, None) == 2);
   waiting.SetAnswer(halves, 2);
   CHECK(waiting.CardsOf(halves, None) == 2);
-  const auto passed_on = [&] { return WaitingRequests::Checkpoint(std::vector<CheckpointEntry>{Entry("a", "i", halves)}); };
+  const auto passed_on = [&] {
+    return WaitingRequests::Checkpoint(std::vector<CheckpointEntry>{Entry("a", "i", halves)});
+  };
   CHECK(waiting.CardsOf(halves, passed_on) == 2);
   CHECK(waiting.CardsOf(Ids("GPU-2", 0, 60), passed_on) == 1);  // b: kubelet took the rest of a NUMA node
   CHECK(waiting.CardsOf(Ids("GPU-3", 0, 100), passed_on) == 4);

@@ -13,10 +13,10 @@
 #include "deviceplugin/decide/device_id.h"
 #include "deviceplugin/decide/grant.h"
 #include "deviceplugin/decide/reservations.h"
-#include "deviceplugin/decide/waiting_requests.h"
 #include "deviceplugin/decide/unit_choice.h"
-#include "test/scheduler/kubelet_model.h"
+#include "deviceplugin/decide/waiting_requests.h"
 #include "scheduler/extender/pod_facts.h"
+#include "test/scheduler/kubelet_model.h"
 
 namespace sluice::scheduler {
 

@@ -164,7 +164,7 @@ class World {
     const ContainerCards given = kubelet_.CardsOf(uid);
     for (const ContainerUnits& container : pods_.at(uid).containers) {
       INFO(uid << " " << container.name << " " << container.units << " on " << container.Cards());
-      REQUIRE(static_cast<int>(given.at(container.name).size()) == container.Cards());
+      if (knows_placements_) REQUIRE(static_cast<int>(given.at(container.name).size()) == container.Cards());
       split += container.IsSplit();
     }
     plugin_.tracker.PodAdmitted(uid, given);

@@ -24,7 +24,8 @@ Node NodeOf(std::vector<Card> cards) {
 }
 
 TEST_CASE("split chains have their own number of cards, and pass units on only to equal ones") {
-  const auto chains = ChainsOf({{"i", kInit, 60, 2}, {"a", kRegular, 60, 2}, {"b", kRegular, 100, 4}, {"c", kRegular, 60}});
+  const auto chains =
+      ChainsOf({{"i", kInit, 60, 2}, {"a", kRegular, 60, 2}, {"b", kRegular, 100, 4}, {"c", kRegular, 60}});
   REQUIRE(chains.ok());
   REQUIRE(chains->size() == 3);
   CHECK((*chains)[0].containers == std::vector<int>{0, 1});
@@ -174,8 +175,7 @@ TEST_CASE("filter and bind: a node has as many cards with room, or gets no such 
   ExtenderSetup setup{MakeNode("wide", {60, 60, 30}), MakeNode("narrow", {100, 40, 40})};
   const Json result = setup.Filter(SplitPod("p", 100, 2));
   CHECK(result["NodeNames"] == Json{"wide"});
-  CHECK(result["FailedNodes"]["narrow"] ==
-        "fewer than 2 cards have 50 units free each, the most on one node is 1");
+  CHECK(result["FailedNodes"]["narrow"] == "fewer than 2 cards have 50 units free each, the most on one node is 1");
   CHECK(setup.Filter(MakePod("whole", 100))["NodeNames"] == Json{"narrow"});
   // A second pod with as many units on another number of cards waits: kubelet does not say for which it asks.
   setup.Create(SplitPod("p", 100, 2));

@@ -180,8 +180,8 @@ class Decider {
     if (std::string problem = ResizeProblem(r); !problem.empty()) {
       findings_.Deny(Rule::kResize, std::move(problem));
     } else if (r.settings.gpu_memory) {
-      const MemoryShare share =
-          ShareOfMemory(*r.settings.gpu_memory, Gpus(*view.spec, CardsOf(r.settings)), input_.config.assumed_gpu_memory);
+      const MemoryShare share = ShareOfMemory(*r.settings.gpu_memory, Gpus(*view.spec, CardsOf(r.settings)),
+                                              input_.config.assumed_gpu_memory);
       if (share.percent || share.is_unknown) return;
       findings_.Deny(Rule::kMemoryAbove, r.sized_by + ": " + share.error + " (container '" + r.container->name + "')");
     }
@@ -194,11 +194,12 @@ class Decider {
     return found->second;
   }
 
-  // `units`: what the container requests of the resource for each GPU; `is_computed`: the webhook chose them, for the GPUs known then.
-  // nullopt: denied, or unknown.
+  // `units`: what the container requests of the resource for each GPU; `is_computed`: the webhook chose them, for the
+  // GPUs known then. nullopt: denied, or unknown.
   std::optional<uint32_t> PercentOfMemory(const PodView& view, const RequestedShare& r, uint64_t memory,
                                           std::optional<int64_t> units, bool is_computed) {
-    const MemoryShare share = ShareOfMemory(memory, Gpus(*view.spec, CardsOf(r.settings)), input_.config.assumed_gpu_memory);
+    const MemoryShare share =
+        ShareOfMemory(memory, Gpus(*view.spec, CardsOf(r.settings)), input_.config.assumed_gpu_memory);
     if (!share.warning.empty()) findings_.Warn(Rule::kWarnModels, r.sized_by + ": " + share.warning);
     if (!share.percent) {
       // The agent gives no more than the units are worth.
@@ -223,8 +224,7 @@ class Decider {
                          (cards > 1 ? ", " + std::to_string(cards) + " times" : "") + ", but " + r.container->field +
                          ".resources of container '" + r.container->name + "' requests " +
                          std::to_string(*units * cards) + " of " SLUICE_RESOURCE "; accepted: at least " +
-                         std::to_string(*share.percent * cards) +
-                         ", or no such resource");
+                         std::to_string(*share.percent * cards) + ", or no such resource");
     }
     return static_cast<uint32_t>(*units);
   }
@@ -323,7 +323,7 @@ class Decider {
   const Input& input_;
   Decision& out_;
   Findings findings_;
-  Marker marker_;                   // of an earlier admission of this pod, or of the pod that it was copied from
+  Marker marker_;                        // of an earlier admission of this pod, or of the pod that it was copied from
   std::map<uint32_t, Candidates> gpus_;  // of this pod, by the least number on a node; found at first use
 };
 

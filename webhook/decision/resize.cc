@@ -34,7 +34,10 @@ std::string ResizeProblem(const RequestedShare& share) {
   const bool is_split = CardsOf(share.settings) > 1;
   const int64_t cards = is_split ? CardsOf(share.settings) : std::max<int64_t>(1, *units / SLUICE_UNITS_PER_GPU);
   return share.sized_by + ": '" + settings::FormatFraction(*percent) + "' is not accepted, because container '" +
-         c.name + "' runs on " + std::to_string(cards) + (cards == 1 ? " GPU" : is_split ? " GPUs" : " whole GPUs") +
+         c.name + "' runs on " + std::to_string(cards) +
+         (cards == 1 ? " GPU"
+          : is_split ? " GPUs"
+                     : " whole GPUs") +
          " and keeps this number; accepted: " +
          (cards == 1 || is_split ? "0.01 to 1" : "'" + std::to_string(cards) + "', or a new pod");
 }
