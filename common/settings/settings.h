@@ -100,8 +100,7 @@ struct Settings {
 std::string Set(Settings& settings, const Key& key, std::string_view value, std::string_view field);
 
 // Contradictions between several values: a fraction beside memory, whole GPUs beside a number of GPUs, a limit below
-// the budget or the request. Empty: none. `prefix` is put before the keys ("sluice.dev/"); "--" stands for the flags'
-// names.
+// the budget or the request. Empty: none. `prefix` is put before the keys ("sluice.dev/"); "--": the flags.
 std::vector<std::string> Conflicts(const Settings& settings, std::string_view prefix);
 
 // Puts the values of `from` over those of `to`. A fraction and an amount of memory exclude each other: the one in
