@@ -38,7 +38,8 @@ struct SplitRig : Rig {
   std::map<std::string, int> Gpus(const Admitted& pod) {
     std::map<std::string, int> out;
     std::ifstream in(pod.RunDir() + "/allocation.json");
-    for (const Json& gpu : Json::parse(in)["gpus"]) out[gpu["uuid"]] = gpu["units"];
+    const Json file = Json::parse(in);
+    for (const Json& gpu : file["gpus"]) out[gpu["uuid"]] = gpu["units"];
     return out;
   }
 };
