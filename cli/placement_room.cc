@@ -64,7 +64,8 @@ void PlacementDemand::AddUnplaced(const Json& pod) {
   }
   std::string key = selection.dump(-1, ' ', false, Json::error_handler_t::replace);
   const std::string text = key;
-  for (const Chain& chain : *chains) key += " " + std::to_string(chain.first) + "/" + std::to_string(chain.total);
+  for (const Chain& chain : *chains)
+    key += " " + std::to_string(chain.first) + "/" + std::to_string(chain.total) + "/" + std::to_string(chain.split);
   Group& group = unplaced_[key];
   group.chains = *std::move(chains);
   group.selection = text;

@@ -70,7 +70,7 @@ class PluginRunner {
     if (options_.config.extender) reservations_ = std::make_shared<Reservations>();
     grown_ = std::make_shared<GrownShares>(
         [pods = PodsDir()](const std::string& uid) { return !IsDir(pods) || IsDir(pods + "/" + uid); });
-    const ReservationWatcher follower(ReservationFile(), options_.kubelet_dir, reservations_, grown_,
+    const ReservationWatcher follower(ReservationFile(), options_.kubelet_dir, reservations_, grown_, waiting_,
                                       [this] { snapshots_->Announce(); });
     while (!stopped_) Step();
     Log(LogLevel::kInfo, "stopping");
@@ -152,7 +152,7 @@ class PluginRunner {
     server_.reset();
     if (Identify(own_socket_) || !IsDir(own_socket_)) unlink(own_socket_.c_str());
     auto server = PluginServer::Start(own_socket_, {snapshots_, metrics_, AllocationStore(options_.config.alloc_dir),
-                                                    reservations_, options_.kubelet_dir, grown_});
+                                                    reservations_, options_.kubelet_dir, grown_, waiting_});
     const bool served = server.ok();
     if (served) {
       server_ = *std::move(server);
@@ -227,6 +227,7 @@ class PluginRunner {
   std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>();
   std::shared_ptr<Reservations> reservations_;
   std::shared_ptr<GrownShares> grown_;
+  const std::shared_ptr<WaitingRequests> waiting_ = std::make_shared<WaitingRequests>();
   Registration registration_;
   std::unique_ptr<PluginServer> server_;
   Fd lock_, inotify_;

@@ -313,6 +313,7 @@ void Reconciler::Report(const Inventory& inventory) {
                      {"model", card.model},
                      {"memory", card.memory_bytes},
                      {"numa", card.numa},
+                     {"nvlink", card.nvlink},
                      {"ecc", card.ecc},
                      {"state", ToString(card.state)},
                      {"reason", card.reason},

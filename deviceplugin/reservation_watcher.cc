@@ -22,11 +22,12 @@ constexpr int kRewatchMs = 10'000;
 
 ReservationWatcher::ReservationWatcher(std::string reservation_file, std::string kubelet_dir,
                                        std::shared_ptr<Reservations> reservations, std::shared_ptr<GrownShares> grown,
-                                       std::function<void()> withheld_changed)
+                                       std::shared_ptr<WaitingRequests> waiting, std::function<void()> withheld_changed)
     : file_(std::move(reservation_file)),
       kubelet_dir_(std::move(kubelet_dir)),
       reservations_(std::move(reservations)),
       grown_(std::move(grown)),
+      waiting_(std::move(waiting)),
       withheld_changed_(std::move(withheld_changed)),
       inotify_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
       stop_(eventfd(0, EFD_CLOEXEC)) {
@@ -88,6 +89,7 @@ void ReservationWatcher::ReadReservationFile() {
   for (const auto& [uid, pod] : *pods) {
     if (!pod.placement.empty()) placed += (placed.empty() ? "" : " ") + uid;
   }
+  waiting_->SetPods(*pods);
   if (grown_->SetPods(*pods)) withheld_changed_();
   if (!reservations_) return;
   for (const std::string& problem : reservations_->SetPods(*std::move(pods))) {
@@ -99,6 +101,7 @@ void ReservationWatcher::ReadReservationFile() {
 void ReservationWatcher::ReadCheckpointFile() {
   auto checkpoint = ReadCheckpoint(kubelet_dir_);
   if (!checkpoint.ok()) return;
+  waiting_->SetCheckpoint(*checkpoint);
   if (grown_->SetCheckpoint(*checkpoint)) withheld_changed_();
   if (reservations_) reservations_->SetCheckpoint(*std::move(checkpoint));
 }

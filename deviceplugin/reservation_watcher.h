@@ -1,5 +1,5 @@
 // A thread that follows the agent's reservation file and kubelet's checkpoint by inotify, and passes both to
-// GrownShares and, with an extender, to Reservations.
+// GrownShares, WaitingRequests and, with an extender, Reservations.
 #ifndef SLUICE_DEVICEPLUGIN_RESERVATION_WATCHER_H_
 #define SLUICE_DEVICEPLUGIN_RESERVATION_WATCHER_H_
 
@@ -10,6 +10,7 @@
 
 #include "deviceplugin/decide/grown_shares.h"
 #include "deviceplugin/decide/reservations.h"
+#include "deviceplugin/decide/waiting_requests.h"
 
 namespace sluice::deviceplugin {
 
@@ -18,7 +19,8 @@ class ReservationWatcher {
   // `reservations`: nullptr without an extender. `withheld_changed` is called when other devices are withheld. Both
   // files have been read when it returns.
   ReservationWatcher(std::string reservation_file, std::string kubelet_dir, std::shared_ptr<Reservations> reservations,
-                     std::shared_ptr<GrownShares> grown, std::function<void()> withheld_changed);
+                     std::shared_ptr<GrownShares> grown, std::shared_ptr<WaitingRequests> waiting,
+                     std::function<void()> withheld_changed);
   ~ReservationWatcher();
 
  private:
@@ -30,6 +32,7 @@ class ReservationWatcher {
   const std::string file_, kubelet_dir_;
   const std::shared_ptr<Reservations> reservations_;
   const std::shared_ptr<GrownShares> grown_;
+  const std::shared_ptr<WaitingRequests> waiting_;
   const std::function<void()> withheld_changed_;
   int inotify_ = -1, stop_ = -1;
   std::thread thread_;

@@ -1,5 +1,6 @@
 #include "agent/kubernetes/facts.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "agent/kubernetes/resize.h"
@@ -34,6 +35,9 @@ std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::erro
 PodRecord ReadPodRecord(const Json& pod, bool aliases) {
   PodRecord out;
   out.facts = scheduler::ReadPod(pod);
+  if (const Json* metadata = webhook::Member(pod, "metadata")) {
+    out.created = webhook::Text(*metadata, "creationTimestamp");
+  }
   const webhook::PodView view = webhook::ViewPod(pod);
   if (!view.error.empty()) return out;
   webhook::Config config;
@@ -57,14 +61,29 @@ PodRecord ReadPodRecord(const Json& pod, bool aliases) {
   return out;
 }
 
+void NumberPods(const Pods& before, uint64_t* last, Pods* now) {
+  std::vector<PodRecord*> fresh;
+  for (auto& [uid, pod] : *now) {
+    if (const auto known = before.find(uid); known != before.end()) {
+      pod.order = known->second.order;
+    } else {
+      fresh.push_back(&pod);
+    }
+  }
+  std::ranges::stable_sort(fresh, {}, &PodRecord::created);  // RFC 3339 in UTC: sorted as text
+  for (PodRecord* pod : fresh) pod->order = ++*last;
+}
+
 PluginCards ReadPluginState(const std::string& text) {
   PluginCards out;
   const Json state = Json::parse(text, nullptr, false);
   if (!state.is_object() || !state.contains("cards") || !state["cards"].is_array()) return out;
   for (const Json& card : state["cards"]) {
     const std::string uuid(webhook::Text(card, "uuid"));
-    if (!uuid.empty())
-      out[uuid] = {std::string(webhook::Text(card, "state")), std::string(webhook::Text(card, "detail"))};
+    if (uuid.empty()) continue;
+    const Json* nvlink = webhook::Member(card, "nvlink");
+    out[uuid] = {std::string(webhook::Text(card, "state")), std::string(webhook::Text(card, "detail")),
+                 nvlink != nullptr && nvlink->is_number_integer() ? nvlink->get<int>() : -1};
   }
   return out;
 }
@@ -100,6 +119,7 @@ std::string NodeAnnotation(const std::vector<CardStatus>& cards, const std::map<
                    {"free", offered ? use.Free() : 0},
                    {"numa", card.numa},
                    {"pods", use.holders}});
+    if (state != plugin.end() && state->second.nvlink >= 0) out.back()["nvlink"] = state->second.nvlink;
   }
   return Dump(out);
 }
@@ -110,9 +130,12 @@ std::string Reservations(const Pods& pods, const std::map<std::string, CardUse>&
     if (pod.facts.ended || pod.facts.containers.empty()) continue;
     Json containers = Json::array();
     for (const scheduler::ContainerUnits& c : pod.facts.containers) {
-      if (c.units > 0) containers.push_back({{"name", c.name}, {"kind", Word(c.kind)}, {"units", c.units}});
+      if (c.units <= 0) continue;
+      containers.push_back({{"name", c.name}, {"kind", Word(c.kind)}, {"units", c.units}});
+      if (c.cards > 0) containers.back()["cards"] = c.cards;
     }
     Json entry = {{"uid", uid}, {"containers", std::move(containers)}};
+    if (pod.order > 0) entry["order"] = pod.order;
     if (!pod.facts.placement.empty()) entry["placement"] = pod.facts.placement;
     for (const auto& [gpu, use] : uses) {
       if (const auto grown = use.pods.find(uid); grown != use.pods.end()) entry["grown"][gpu] = grown->second;

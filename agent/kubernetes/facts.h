@@ -35,6 +35,8 @@ struct PodRecord {
   std::map<std::string, StartSize> starts;             // by container, of those that the marker names
   std::map<std::string, GrantedSize> granted;          // by container; of the annotation sluice.dev/granted
   std::string granted_text;                            // the annotation itself
+  std::string created;                                 // metadata.creationTimestamp
+  uint64_t order = 0;                                  // in which the watch showed the node's pods first
 };
 
 // By the webhook's own code, so that both read annotations alike. `aliases`: also gpu-memory without prefix.
@@ -43,10 +45,15 @@ PodRecord ReadPodRecord(const nlohmann::json& pod, bool aliases);
 using Pods = std::map<std::string, PodRecord>;                // by uid
 using GivenOut = std::vector<deviceplugin::CheckpointEntry>;  // kubelet's checkpoint
 
+// Numbers the pods of a new list: those that `before` knew keep theirs, the others follow, the oldest first, as kubelet
+// admits them after its own list. `last`: the largest number so far.
+void NumberPods(const Pods& before, uint64_t* last, Pods* now);
+
 // A GPU in the device plugin's state.
 struct PluginCard {
   std::string state;   // healthy, unhealthy, not-offered
   std::string detail;  // for people
+  int nvlink = -1;     // GPUs of one number reach each other by NVLink
 };
 using PluginCards = std::map<std::string, PluginCard>;  // by uuid
 

@@ -145,6 +145,7 @@ void Kubernetes::Replaced(Pods pods) {
     if (pod.facts.containers.empty()) others_[uid] = {pod.facts.name_space, pod.facts.name};
   }
   std::erase_if(pods, [](const auto& pod) { return pod.second.facts.containers.empty(); });
+  NumberPods(pods_, &last_order_, &pods);
   pods_ = std::move(pods);
   listed_ = true;
   std::erase_if(deleted_, [this](const std::string& uid) { return NameOf(uid).name.empty(); });
@@ -171,6 +172,8 @@ void Kubernetes::Changed(bool gone, PodRecord pod) {
     deleted_.erase(uid);
     refused_.erase(uid);
   } else {
+    const auto known = pods_.find(uid);
+    pod.order = known != pods_.end() ? known->second.order : ++last_order_;
     pods_[uid] = std::move(pod);
   }
   ReconcileSoon();

@@ -83,6 +83,7 @@ class Kubernetes {
   std::set<std::string> deleted_;                           // the pods' uids
   std::vector<std::pair<std::string, EventText>> unnamed_;  // of allocations whose pod is not known yet
   int inotify_ = -1;
+  uint64_t last_order_ = 0;  // PodRecord::order
   bool soon_ = false;
   bool spaced_ = false;   // the annotation ends in a space
   uint64_t changes_ = 0;  // that concern the extender

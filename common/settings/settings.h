@@ -48,6 +48,7 @@ struct ValueKind {
 // The kinds that proto/settings.def names.
 namespace kinds {
 const ValueKind<uint32_t>& Fraction();  // percent of one GPU: 1..100, or 100 for each of several: 200 is two whole GPUs
+const ValueKind<uint32_t>& Count();     // of GPUs: 1..SLUICE_MAX_GPUS
 const ValueKind<uint64_t>& Memory();    // bytes, at least 1 MiB
 const ValueKind<uint32_t>& Share();     // millionths, 1..1000000
 const ValueKind<uint32_t>& Percent();   // 1..100
@@ -98,8 +99,8 @@ struct Settings {
 // 0.01 to 1 in steps ...".
 std::string Set(Settings& settings, const Key& key, std::string_view value, std::string_view field);
 
-// Contradictions between several values: a fraction beside memory, a limit below the budget or the request. Empty:
-// none. `prefix` is put before the keys ("sluice.dev/", or nothing); "--" stands for the names of the flags.
+// Contradictions between several values: a fraction beside memory, whole GPUs beside a number of GPUs, a limit below
+// the budget or the request. Empty: none. `prefix` is put before the keys ("sluice.dev/"); "--": the flags.
 std::vector<std::string> Conflicts(const Settings& settings, std::string_view prefix);
 
 // Puts the values of `from` over those of `to`. A fraction and an amount of memory exclude each other: the one in

@@ -175,6 +175,7 @@ const ValueKind<uint32_t>& Fraction() {
       "0.01 to 1 in steps of 0.01, or a whole number of GPUs up to " + std::to_string(SLUICE_MAX_GPUS)};
   return kind;
 }
+const ValueKind<uint32_t>& Count() { return Whole<1, SLUICE_MAX_GPUS>(); }
 const ValueKind<uint64_t>& Memory() {
   static const auto& kind = *new ValueKind<uint64_t>{ParseMemory, FormatQuantity,
                                                      "a Kubernetes quantity of bytes from 1Mi on, as 4Gi or 512M"};

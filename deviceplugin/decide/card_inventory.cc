@@ -1,5 +1,7 @@
 #include "deviceplugin/decide/card_inventory.h"
 
+#include <algorithm>
+
 #include "deviceplugin/decide/device_id.h"
 #include "deviceplugin/text.h"
 
@@ -63,8 +65,8 @@ void CardInventory::SetOfferedByOthers(std::map<std::string, std::string> offere
 
 Card CardInventory::Classify(const Entry& entry) const {
   const CardReading& r = entry.last;
-  Card card{r.uuid, r.model, r.memory_bytes,   r.minor,        r.numa,      r.ecc,          CardState::kHealthy,
-            "",     "",      r.reserved_bytes, r.architecture, r.pcie_root, r.nvlink_clique};
+  Card card{r.uuid, r.model, r.memory_bytes,   r.minor,        r.numa,      r.ecc,           CardState::kHealthy,
+            "",     "",      r.reserved_bytes, r.architecture, r.pcie_root, r.nvlink_clique, -1};
   auto mark = [&card](CardState state, std::string reason, std::string detail) {
     card.state = state;
     card.reason = std::move(reason);
@@ -105,11 +107,34 @@ Card CardInventory::Classify(const Entry& entry) const {
   return card;
 }
 
+// Each group holds cards of which every two are neighbours. On a hybrid mesh, where that is not so for all, the groups
+// are the first ones found in the order of uuids.
+void CardInventory::NumberNvlinkGroups(std::vector<Card>* cards) const {
+  const auto linked = [this](const Card& a, const Card& b) {
+    return entries_.at(a.uuid).last.nvlink_peers.contains(b.uuid) &&
+           entries_.at(b.uuid).last.nvlink_peers.contains(a.uuid);
+  };
+  int groups = 0;
+  for (size_t i = 0; i < cards->size(); ++i) {
+    if ((*cards)[i].nvlink >= 0) continue;
+    std::vector<Card*> group{&(*cards)[i]};
+    for (size_t j = i + 1; j < cards->size(); ++j) {
+      Card& next = (*cards)[j];
+      const bool joins = next.nvlink < 0 && std::ranges::all_of(group, [&](Card* c) { return linked(*c, next); });
+      if (joins) group.push_back(&next);
+    }
+    if (group.size() == 1) continue;
+    for (Card* card : group) card->nvlink = groups;
+    ++groups;
+  }
+}
+
 Inventory CardInventory::Current() const {
   Inventory out;
   out.driver_version = driver_version_;
   out.problem = problem_;
   for (const auto& [uuid, entry] : entries_) out.cards.push_back(Classify(entry));
+  NumberNvlinkGroups(&out.cards);
   return out;
 }
 

@@ -59,6 +59,7 @@ class CardInventory {
     Clock::time_point quiet_since{};
   };
   Card Classify(const Entry& entry) const;
+  void NumberNvlinkGroups(std::vector<Card>* cards) const;
 
   CardRules rules_;
   std::map<std::string, Entry> entries_;  // by uuid; a card that was seen once stays

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "scheduler/placement/node_model.h"
+
 namespace sluice::deviceplugin {
 
 enum class CardState {
@@ -40,6 +42,7 @@ struct Card {
   uint64_t reserved_bytes = 0;  // kept by the driver
   // For DRA's attributes; empty: not known.
   std::string architecture, pcie_root, nvlink_clique;
+  int nvlink = -1;  // cards of one number reach each other by NVLink; -1: it has no such neighbour on this node
   bool operator==(const Card&) const = default;
 };
 
@@ -49,6 +52,11 @@ struct Inventory {
   std::string problem;         // why there are no cards, or why they could not be read; empty: none
   bool operator==(const Inventory&) const = default;
 
+  scheduler::CardPlaces Places() const {
+    scheduler::CardPlaces out;
+    for (const Card& card : cards) out[card.uuid] = {card.numa, card.nvlink};
+    return out;
+  }
   const Card* Find(std::string_view uuid) const {
     for (const Card& card : cards) {
       if (card.uuid == uuid) return &card;

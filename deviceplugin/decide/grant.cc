@@ -24,6 +24,29 @@ std::string Split(const std::map<std::string, int>& units) {
   return StrJoin(parts, ", ");
 }
 
+// Why the units are no share on as many cards as the container requests. Empty: they are.
+std::string SplitProblem(const std::map<std::string, int>& units, int total, int cards) {
+  const std::string spread = StrCat("the free units are spread over ", units.size(), " GPUs (", Split(units), ")");
+  constexpr const char* kRemedy =
+      ". Delete the pod so that it is placed again, request less, or let the sluice extender place such pods only "
+      "where they fit (scheduler.mode=own in the chart)";
+  if (cards == 1) {
+    if (units.size() == 1) return "";
+    return StrCat("the container requests ", total, " percent of one GPU, and no GPU of this node has ", total,
+                  " percent free: ", spread, kRemedy);
+  }
+  const int each = total / cards;
+  if (static_cast<int>(units.size()) == cards &&
+      std::ranges::all_of(units, [&](const auto& card) { return card.second == each; })) {
+    return "";
+  }
+  if (each == SLUICE_UNITS_PER_GPU) {
+    return StrCat("the container requests ", cards, " whole GPUs, and fewer are entirely free on this node: ", spread);
+  }
+  return StrCat("the container requests ", each, " percent of each of ", cards, " GPUs, and fewer than ", cards,
+                " GPUs of this node have ", each, " percent free: ", spread, kRemedy);
+}
+
 }  // namespace
 
 int Grant::Units() const {
@@ -33,7 +56,10 @@ int Grant::Units() const {
 }
 
 std::string Grant::Fraction() const {
-  const int units = Units();
+  int units = Units();
+  if (units % SLUICE_UNITS_PER_GPU != 0 || cards.size() * SLUICE_UNITS_PER_GPU > static_cast<size_t>(units)) {
+    units /= static_cast<int>(cards.size());
+  }
   if (units % SLUICE_UNITS_PER_GPU == 0) return StrCat(units / SLUICE_UNITS_PER_GPU);
   return absl::StrFormat("%d.%02d", units / SLUICE_UNITS_PER_GPU, units % SLUICE_UNITS_PER_GPU);
 }
@@ -49,7 +75,7 @@ std::string RefusalReason(const absl::Status& status) {
   return reason ? std::string(*reason) : "internal";
 }
 
-absl::StatusOr<Grant> DecideGrant(std::span<const std::string> ids, const Inventory& inventory) {
+absl::StatusOr<Grant> DecideGrant(std::span<const std::string> ids, const Inventory& inventory, int cards) {
   if (ids.empty()) return Refusal("size", "no device was named; accepted: 1 to 100 units of one GPU, or whole GPUs");
   if (ids.size() > kIdLimit) {
     return Refusal("size", StrCat(ids.size(), " devices were named; accepted: at most ", kIdLimit));
@@ -76,24 +102,15 @@ absl::StatusOr<Grant> DecideGrant(std::span<const std::string> ids, const Invent
     grant.cards.push_back({uuid, count, card->minor});
   }
   const int total = static_cast<int>(ids.size());
-  if (total > SLUICE_UNITS_PER_GPU && total % SLUICE_UNITS_PER_GPU != 0) {
-    return Refusal("size", StrCat(total, " units of ", SLUICE_RESOURCE, " are neither a share of one GPU (1..",
-                                  SLUICE_UNITS_PER_GPU, ") nor whole GPUs (a multiple of ", SLUICE_UNITS_PER_GPU, ")"));
-  }
-  const int wanted = (total + SLUICE_UNITS_PER_GPU - 1) / SLUICE_UNITS_PER_GPU;
-  if (static_cast<int>(units.size()) != wanted) {
+  if (cards == 0) cards = std::max(1, total / SLUICE_UNITS_PER_GPU);
+  if (total % cards != 0 || total / cards > SLUICE_UNITS_PER_GPU) {
     return Refusal(
-        "split",
-        wanted == 1
-            ? StrCat("the container requests ", total, " percent of one GPU, and no GPU of this node has ", total,
-                     " percent free: the free units are spread over ", units.size(), " GPUs (", Split(units),
-                     "). Delete the pod so that it is placed again, request less, or let the sluice "
-                     "extender place such pods only where they fit (scheduler.mode=own in the chart)")
-            : StrCat("the container requests ", wanted,
-                     " whole GPUs, and fewer are entirely free on this "
-                     "node: the free units are spread over ",
-                     units.size(), " GPUs (", Split(units), ")"));
+        "size", StrCat(total, " units of ", SLUICE_RESOURCE, " are neither a share of ",
+                       cards > 1 && total < cards * SLUICE_UNITS_PER_GPU ? StrCat("each of ", cards, " GPUs")
+                                                                         : std::string("one GPU"),
+                       " (1..", SLUICE_UNITS_PER_GPU, ") nor whole GPUs (a multiple of ", SLUICE_UNITS_PER_GPU, ")"));
   }
+  if (const std::string problem = SplitProblem(units, total, cards); !problem.empty()) return Refusal("split", problem);
   grant.ids.assign(seen.begin(), seen.end());
   return grant;
 }

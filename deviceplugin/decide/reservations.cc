@@ -8,6 +8,7 @@
 #include "deviceplugin/decide/grant.h"
 #include "deviceplugin/text.h"
 #include "sluice/names.h"
+#include "sluice/wire.h"
 
 namespace sluice::deviceplugin {
 namespace {
@@ -34,10 +35,14 @@ absl::StatusOr<BoundPod> ParsePod(const Json& json) {
       return Unreadable("a container has no kind (init, sidecar, regular) or no units");
     }
     const auto units = container["units"].get<uint64_t>();
+    const auto cards = container.value("cards", Json());
+    const bool is_split = cards.is_number_unsigned() && cards > 0 && cards <= SLUICE_MAX_GPUS;
     if (units > 0 && units <= 1'000'000) {
-      pod.containers.push_back({TextOf(container, "name"), kind->second, static_cast<int>(units)});
+      pod.containers.push_back(
+          {TextOf(container, "name"), kind->second, static_cast<int>(units), is_split ? cards.get<int>() : 0});
     }
   }
+  if (const auto order = json.find("order"); order != json.end() && order->is_number_unsigned()) pod.order = *order;
   if (json.contains("placement")) {
     auto placement = scheduler::ParsePlacement(json["placement"].dump());
     if (!placement.ok()) return Unreadable(StrCat(placement.status().message()));
@@ -52,8 +57,6 @@ absl::StatusOr<BoundPod> ParsePod(const Json& json) {
   }
   return pod;
 }
-
-bool IsShareOrWholeCards(int size) { return size <= SLUICE_UNITS_PER_GPU || size % SLUICE_UNITS_PER_GPU == 0; }
 
 std::vector<std::string> IdsOnCards(std::span<const std::string> ids, const std::vector<std::string>& cards) {
   std::vector<std::string> out;
@@ -141,27 +144,27 @@ void Reservations::ApplyCheckpoint() {
   }
 }
 
-UnitChoice Reservations::Prefer(const UnitRequest& asked, const std::map<std::string, int>& numa,
+UnitChoice Reservations::Prefer(const UnitRequest& asked, const scheduler::CardPlaces& places,
                                 const std::function<std::set<std::string>()>& withheld) {
   const auto end = Clock::now() + max_wait_;
   MutexLock lock(mutex_);
   UnitChoice choice;
   absl::Status status;
   if (asked.must_include.empty()) {
-    while (!tracker_.HasUnused(asked.size) && Clock::now() < end) changed_.WaitUntil(mutex_, end);
+    while (!tracker_.HasUnused(asked.size, asked.cards) && Clock::now() < end) changed_.WaitUntil(mutex_, end);
   }
   const std::vector<std::string> free = Without(asked.available, withheld ? withheld() : std::set<std::string>());
-  const UnitRequest request{free, asked.must_include, asked.size};
+  const UnitRequest request{free, asked.must_include, asked.size, asked.cards};
   std::set<std::string> all(request.available.begin(), request.available.end());
   all.insert(request.must_include.begin(), request.must_include.end());
   const auto must = CountByCard({request.must_include.begin(), request.must_include.end()});
-  const auto cards = tracker_.Choose(CountByCard(all), must, request.size);
-  if (cards.ok() && IsShareOrWholeCards(request.size)) {
+  const auto cards = tracker_.Choose(CountByCard(all), must, request.size, request.cards, places);
+  if (cards.ok()) {
     const auto available = IdsOnCards(request.available, *cards);
-    choice = ChooseUnits({available, request.must_include, request.size}, numa);
+    choice = ChooseUnits({available, request.must_include, request.size, static_cast<int>(cards->size())}, places);
   }
   if (!choice.fits) {
-    choice = ChooseUnits(request, numa);
+    choice = ChooseUnits(request, places);
     // Allocate refuses a request that no card can hold with its own message.
     if (choice.fits && !cards.ok()) status = Refusal("reserved", StrCat(cards.status().message()));
     choice.fits = choice.fits && status.ok();
@@ -193,7 +196,7 @@ std::map<std::string, int> Reservations::FreeUnits(const std::set<std::string>& 
 }
 
 absl::Status Reservations::CheckAllocation(std::span<const std::string> ids,
-                                           const std::function<Checkpoint()>& read_checkpoint) {
+                                           const std::function<Checkpoint()>& read_checkpoint, int split) {
   const std::set<std::string> wanted(ids.begin(), ids.end());
   {
     MutexLock lock(mutex_);
@@ -218,7 +221,7 @@ absl::Status Reservations::CheckAllocation(std::span<const std::string> ids,
   for (const auto& [card, units] : CountByCard(wanted)) cards.insert(card);
   std::map<std::string, int> held;
   const auto free = FreeUnits(cards, ids, &held);
-  const auto chosen = tracker_.Choose(free, held, static_cast<int>(ids.size()));
+  const auto chosen = tracker_.Choose(free, held, static_cast<int>(ids.size()), split);
   return chosen.ok() ? absl::OkStatus() : Refusal("reserved", StrCat(chosen.status().message()));
 }
 

@@ -5,6 +5,7 @@
 #define SLUICE_DEVICEPLUGIN_DECIDE_RESERVATIONS_H_
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -25,6 +26,7 @@ namespace sluice::deviceplugin {
 struct BoundPod {
   std::vector<scheduler::ContainerUnits> containers;  // containers with units, in kubelet's order
   scheduler::ContainerCards placement;                // empty: not placed by the extender
+  uint64_t order = 0;                                 // kubelet heard of pods with smaller numbers earlier
   std::map<std::string, int> grown;                   // by card: units granted beyond its own
 };
 
@@ -51,13 +53,14 @@ class Reservations {
   // a card where they break no reservation. If there is no such card, the result does not fit and CheckAllocation
   // refuses it.
   // `withheld`: devices that must not be given out, asked for once the reservation has arrived; may be empty.
-  UnitChoice Prefer(const UnitRequest& request, const std::map<std::string, int>& numa,
+  UnitChoice Prefer(const UnitRequest& request, const scheduler::CardPlaces& places,
                     const std::function<std::set<std::string>()>& withheld = {});
 
   // For Allocate. Accepts the units that Prefer returned, or refuses them with the reason that Prefer found. Other
   // units, which kubelet took without asking (the rest of a NUMA node, an init container's), are accepted if they break
-  // no reservation by the checkpoint, which is read only for them.
-  absl::Status CheckAllocation(std::span<const std::string> ids, const std::function<Checkpoint()>& read_checkpoint);
+  // no reservation by the checkpoint, which is read only for them. `cards`: as for DecideGrant.
+  absl::Status CheckAllocation(std::span<const std::string> ids, const std::function<Checkpoint()>& read_checkpoint,
+                               int cards = 0);
 
  private:
   struct PreferredUnits {

@@ -25,6 +25,11 @@ ContainerResponse MakeResponse(const ResponseInput& input) {
   out.envs = {{"LD_PRELOAD", SLUICE_CONTAINER_SHIM},
               {SLUICE_ENV_SOCKET, SLUICE_CONTAINER_SOCKET},
               {SLUICE_ENV_GPU_FRACTION, input.grant->Fraction()}};
+  // The webhook's share of several cards says the same; this one is for a pod that it did not see.
+  const size_t cards = input.grant->cards.size();
+  if (input.grant->Units() < static_cast<int>(cards) * SLUICE_UNITS_PER_GPU && cards > 1) {
+    out.envs[SLUICE_ENV_GPU_COUNT] = StrCat(cards);
+  }
   std::string uuids;
   for (const GrantedCard& card : input.grant->cards) {
     uuids += (uuids.empty() ? "" : ",") + card.uuid;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <bitset>
+#include <map>
 #include <tuple>
 
 #include "deviceplugin/decide/device_id.h"
+#include "scheduler/placement/choices.h"
 #include "sluice/names.h"
 
 namespace sluice::deviceplugin {
@@ -14,7 +16,7 @@ using Units = std::bitset<SLUICE_UNITS_PER_GPU>;
 
 struct CardUnits {
   std::string uuid;
-  int numa = -1;
+  scheduler::CardPlace place;
   Units free;  // includes `must`
   Units must;
   int Free() const { return static_cast<int>(free.count()); }
@@ -33,7 +35,7 @@ void Take(const CardUnits& card, int count, std::vector<std::string>* ids) {
   }
 }
 
-std::vector<CardUnits> Group(const UnitRequest& request, const std::map<std::string, int>& numa) {
+std::vector<CardUnits> Group(const UnitRequest& request, const scheduler::CardPlaces& places) {
   std::vector<CardUnits> cards;
   // Kubelet's lists are unordered, but few cards occur in them, so the last card found is tried first.
   size_t last = 0;
@@ -44,8 +46,8 @@ std::vector<CardUnits> Group(const UnitRequest& request, const std::map<std::str
       last = static_cast<size_t>(std::find_if(cards.begin(), cards.end(), [&](auto& c) { return c.uuid == id->uuid; }) -
                                  cards.begin());
       if (last == cards.size()) {
-        auto node = numa.find(id->uuid);
-        cards.push_back({id->uuid, node == numa.end() ? -1 : node->second, {}, {}});
+        auto place = places.find(id->uuid);
+        cards.push_back({id->uuid, place == places.end() ? scheduler::CardPlace() : place->second, {}, {}});
       }
     }
     cards[last].free.set(id->unit);
@@ -59,14 +61,14 @@ std::vector<CardUnits> Group(const UnitRequest& request, const std::map<std::str
 
 std::map<int, int> UntouchedPerNode(const std::vector<CardUnits>& cards) {
   std::map<int, int> out;
-  for (const CardUnits& card : cards) out[card.numa] += card.Untouched();
+  for (const CardUnits& card : cards) out[card.place.numa] += card.Untouched();
   return out;
 }
 
 const CardUnits* OneCard(const std::vector<CardUnits>& cards, int size, bool any_must) {
   const auto untouched = UntouchedPerNode(cards);
   const CardUnits* best = nullptr;
-  auto rank = [&](const CardUnits& card) { return std::tuple(card.Free(), untouched.at(card.numa)); };
+  auto rank = [&](const CardUnits& card) { return std::tuple(card.Free(), untouched.at(card.place.numa)); };
   for (const CardUnits& card : cards) {
     if (card.Free() < size || (any_must && card.must.none())) continue;
     if (best == nullptr || rank(card) < rank(*best)) best = &card;
@@ -74,31 +76,20 @@ const CardUnits* OneCard(const std::vector<CardUnits>& cards, int size, bool any
   return best;
 }
 
-// The whole cards for `count`, cards with must-include units first; empty: there are not enough.
-std::vector<const CardUnits*> WholeCards(const std::vector<CardUnits>& cards, int count) {
-  std::vector<const CardUnits*> chosen, rest;
-  for (const CardUnits& card : cards) {
-    if (card.must.any() && !card.Untouched()) return {};
-    if (card.Untouched()) (card.must.any() ? chosen : rest).push_back(&card);
+// The closest `count` cards with `each` units, among them those with must-include units; empty: there are not enough.
+std::vector<const CardUnits*> SeveralCards(const std::vector<CardUnits>& cards, int count, int each) {
+  scheduler::Node node;
+  scheduler::CardSet from, must;
+  for (size_t i = 0; i < cards.size(); ++i) {
+    const CardUnits& card = cards[i];
+    node.cards.push_back({.free = card.Free(), .numa = card.place.numa, .nvlink = card.place.nvlink});
+    if (static_cast<int>(card.must.count()) > each) return {};
+    if (card.Free() >= each) from.push_back(static_cast<int>(i));
+    if (card.must.any()) must.push_back(static_cast<int>(i));
   }
-  if (static_cast<int>(chosen.size()) > count || static_cast<int>(chosen.size() + rest.size()) < count) return {};
-  while (static_cast<int>(chosen.size()) < count) {
-    // Prefer a NUMA node that is in use already, then the smallest that holds all missing cards, then the one with the
-    // most cards.
-    const int missing = count - static_cast<int>(chosen.size());
-    std::map<int, int> per_node;
-    for (const CardUnits* card : rest) ++per_node[card->numa];
-    auto rank = [&](const CardUnits* card) {
-      const bool on = std::any_of(chosen.begin(), chosen.end(), [&](auto* c) { return c->numa == card->numa; });
-      const int here = per_node[card->numa];
-      const bool enough = here >= missing;
-      return std::tuple(!on, !enough, enough ? here : -here, card->numa, card->uuid);
-    };
-    auto next = std::min_element(rest.begin(), rest.end(), [&](auto* a, auto* b) { return rank(a) < rank(b); });
-    chosen.push_back(*next);
-    rest.erase(next);
-  }
-  return chosen;
+  std::vector<const CardUnits*> out;
+  for (const int card : scheduler::ClosestCards(node, from, must, count)) out.push_back(&cards[card]);
+  return out;
 }
 
 // No card can hold the request: must-include units first, then the cards with most free units, so that the refusal
@@ -106,7 +97,7 @@ std::vector<const CardUnits*> WholeCards(const std::vector<CardUnits>& cards, in
 std::vector<std::string> BestEffort(std::vector<CardUnits> cards, int size) {
   std::vector<std::string> ids;
   for (CardUnits& card : cards) {
-    Take({card.uuid, card.numa, card.must, card.must}, static_cast<int>(card.must.count()), &ids);
+    Take({card.uuid, card.place, card.must, card.must}, static_cast<int>(card.must.count()), &ids);
     card.free &= ~card.must;
     card.must.reset();
   }
@@ -121,21 +112,23 @@ std::vector<std::string> BestEffort(std::vector<CardUnits> cards, int size) {
 
 }  // namespace
 
-UnitChoice ChooseUnits(const UnitRequest& request, const std::map<std::string, int>& numa) {
+UnitChoice ChooseUnits(const UnitRequest& request, const scheduler::CardPlaces& places) {
   UnitChoice choice;
   if (request.size <= 0) return choice;
-  const std::vector<CardUnits> cards = Group(request, numa);
-  int with_must = 0;
-  for (const CardUnits& card : cards) with_must += card.must.any();
-  if (request.size <= SLUICE_UNITS_PER_GPU) {
+  const std::vector<CardUnits> cards = Group(request, places);
+  const int count = request.cards > 0 ? request.cards : std::max(1, request.size / SLUICE_UNITS_PER_GPU);
+  const int each = request.size / count;
+  const bool is_even = request.size % count == 0 && each <= SLUICE_UNITS_PER_GPU;
+  if (is_even && count == 1) {
+    const auto with_must = std::count_if(cards.begin(), cards.end(), [](const CardUnits& c) { return c.must.any(); });
     const CardUnits* card = with_must <= 1 ? OneCard(cards, request.size, with_must == 1) : nullptr;
     if (card != nullptr) {
       Take(*card, request.size, &choice.ids);
       choice.fits = true;
     }
-  } else if (request.size % SLUICE_UNITS_PER_GPU == 0) {
-    for (const CardUnits* card : WholeCards(cards, request.size / SLUICE_UNITS_PER_GPU)) {
-      Take(*card, SLUICE_UNITS_PER_GPU, &choice.ids);
+  } else if (is_even) {
+    for (const CardUnits* card : SeveralCards(cards, count, each)) {
+      Take(*card, each, &choice.ids);
       choice.fits = true;
     }
   }

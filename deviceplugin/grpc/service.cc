@@ -94,16 +94,18 @@ class Service final : public v1beta1::DevicePlugin::Service {
                                       v1beta1::PreferredAllocationResponse* out) override {
     Timer timer(this, "GetPreferredAllocation");
     const auto snapshot = options_.snapshots->Latest();
-    std::map<std::string, int> numa;
-    for (const Card& card : snapshot->inventory.cards) numa[card.uuid] = card.numa;
+    const scheduler::CardPlaces places = snapshot->inventory.Places();
     for (const auto& container : request->container_requests()) {
       const auto available = ToVector(container.available_deviceids());
       const auto must = ToVector(container.must_include_deviceids());
-      const UnitRequest wanted{available, must, container.allocation_size()};
+      const int cards = options_.waiting->CardsFor(container.allocation_size(), static_cast<int>(places.size()),
+                                                   [this] { return ReadCheckpoint(options_.kubelet_dir); });
+      const UnitRequest wanted{available, must, container.allocation_size(), cards};
       const auto withheld = [this] { return options_.grown->Withheld(); };
       const UnitChoice choice = options_.reservations
-                                    ? options_.reservations->Prefer(wanted, numa, withheld)
-                                    : ChooseUnits({Without(available, withheld()), must, wanted.size}, numa);
+                                    ? options_.reservations->Prefer(wanted, places, withheld)
+                                    : ChooseUnits({Without(available, withheld()), must, wanted.size, cards}, places);
+      options_.waiting->SetAnswer(choice.ids, cards);
       auto* answer = out->add_container_responses();
       for (const std::string& id : choice.ids) answer->add_deviceids(id);
     }
@@ -172,12 +174,13 @@ class Service final : public v1beta1::DevicePlugin::Service {
   absl::Status AllocateOne(const std::vector<std::string>& ids, v1beta1::ContainerAllocateResponse* out,
                            std::vector<std::string>* made) {
     const auto snapshot = options_.snapshots->Latest();
-    auto grant = DecideGrant(ids, snapshot->inventory);
+    const auto read = [this] { return ReadCheckpoint(options_.kubelet_dir); };
+    const int cards = options_.waiting->CardsOf(ids, read);
+    auto grant = DecideGrant(ids, snapshot->inventory, cards);
     if (!grant.ok()) return grant.status();
     if (absl::Status s = options_.grown->CheckAllocation(grant->ids); !s.ok()) return s;
     if (options_.reservations) {
-      const auto read = [this] { return ReadCheckpoint(options_.kubelet_dir); };
-      if (auto s = options_.reservations->CheckAllocation(grant->ids, read); !s.ok()) return s;
+      if (auto s = options_.reservations->CheckAllocation(grant->ids, read, cards); !s.ok()) return s;
     }
     if (!snapshot->lib_problem.empty()) return Refusal("library", snapshot->lib_problem);
     ResponseInput input{&*grant, snapshot->access, snapshot->lib_dir, ""};
@@ -214,8 +217,9 @@ class Service final : public v1beta1::DevicePlugin::Service {
 
   absl::Status CheckStart(const std::vector<std::string>& ids) {
     const auto snapshot = options_.snapshots->Latest();
-    auto requirements =
-        FindStartRequirements(ids, ReadCheckpoint(options_.kubelet_dir), options_.store, snapshot->lib_dir);
+    const auto checkpoint = ReadCheckpoint(options_.kubelet_dir);
+    if (absl::Status s = options_.waiting->CheckStart(ids, checkpoint); !s.ok()) return s;
+    auto requirements = FindStartRequirements(ids, checkpoint, options_.store, snapshot->lib_dir);
     if (!requirements.ok()) return requirements.status();
     for (const StartRequirements& need : *requirements) {
       if (absl::Status s = CheckStartRequirements(need); !s.ok()) return s;

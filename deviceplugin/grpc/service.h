@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "deviceplugin/decide/grown_shares.h"
 #include "deviceplugin/decide/reservations.h"
+#include "deviceplugin/decide/waiting_requests.h"
 #include "deviceplugin/host/allocation_store.h"
 #include "deviceplugin/metrics.h"
 #include "deviceplugin/node_snapshot.h"
@@ -22,6 +23,7 @@ struct ServiceOptions {
   std::shared_ptr<Reservations> reservations;  // nullptr: no extender is configured
   std::string kubelet_dir;                     // holds the checkpoint
   std::shared_ptr<GrownShares> grown;
+  std::shared_ptr<WaitingRequests> waiting;
 };
 
 class PluginServer {

@@ -39,6 +39,7 @@ struct Entries {
   decltype(&::nvmlDeviceGetFieldValues) fields = nullptr;
   decltype(&::nvmlDeviceGetArchitecture) architecture = nullptr;
   decltype(&::nvmlDeviceGetGpuFabricInfoV) fabric = nullptr;
+  decltype(&::nvmlDeviceGetP2PStatus) p2p = nullptr;
   decltype(&::nvmlEventSetCreate) set_create = nullptr;
   decltype(&::nvmlEventSetFree) set_free = nullptr;
   decltype(&::nvmlDeviceRegisterEvents) register_events = nullptr;
@@ -125,6 +126,7 @@ class DriverNvml final : public NvmlApi {
     Find(library, "nvmlDeviceGetFieldValues", &e.fields);
     Find(library, "nvmlDeviceGetArchitecture", &e.architecture);
     Find(library, "nvmlDeviceGetGpuFabricInfoV", &e.fabric);
+    Find(library, "nvmlDeviceGetP2PStatus", &e.p2p);
     Find(library, "nvmlEventSetCreate", &e.set_create);
     Find(library, "nvmlEventSetFree", &e.set_free);
     Find(library, "nvmlDeviceRegisterEvents", &e.register_events);
@@ -172,6 +174,7 @@ class DriverNvml final : public NvmlApi {
     out.reserved_bytes = Reserved(e, device);
     out.architecture = Architecture(e, device);
     out.nvlink_clique = Clique(e, device);
+    out.nvlink_peers = NvlinkPeers(e, device);
     const std::string bus = BusId(e, device);
     out.pcie_root = PcieRoot(bus);
     out.numa = Numa(e, device, bus);
@@ -272,6 +275,21 @@ class DriverNvml final : public NvmlApi {
       hex += kDigits[byte & 15];
     }
     return StrCat(hex, ".", fabric.cliqueId);
+  }
+
+  static std::set<std::string> NvlinkPeers(const Entries& e, nvmlDevice_t device) {
+    std::set<std::string> peers;
+    unsigned count = 0;
+    if (e.p2p == nullptr || e.count(&count) != NVML_SUCCESS) return peers;
+    for (unsigned i = 0; i < count; ++i) {
+      nvmlDevice_t other = nullptr;
+      nvmlGpuP2PStatus_t status = NVML_P2P_STATUS_UNKNOWN;
+      char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = {};
+      if (e.by_index(i, &other) != NVML_SUCCESS || other == device) continue;
+      if (e.p2p(device, other, NVML_P2P_CAPS_INDEX_NVLINK, &status) != NVML_SUCCESS) continue;
+      if (status == NVML_P2P_STATUS_OK && e.uuid(other, uuid, sizeof uuid) == NVML_SUCCESS) peers.insert(uuid);
+    }
+    return peers;
   }
 
   // As sysfs names the card: "0000:65:00.0". NVML's domain has eight digits, and its letters are capitals.

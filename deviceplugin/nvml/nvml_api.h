@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -29,6 +30,7 @@ struct CardReading {
   std::string architecture;      // "Hopper"; empty: not known
   std::string pcie_root;         // "pci0000:00"; empty: not known
   std::string nvlink_clique;  // "<cluster uuid>.<clique>": GPUs of one clique reach each other by NVLink; empty: none
+  std::set<std::string> nvlink_peers;  // uuids of the node's other GPUs that it reaches by NVLink
 };
 
 struct NvmlEvent {

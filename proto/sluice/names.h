@@ -17,6 +17,7 @@
 #define SLUICE_DOMAIN "sluice.dev"
 /* Keys that sluice writes and users never do.
  * injected: the webhook's marker, JSON {"version":"0.1.0","containers":{"<name>":{"percent":50,...}},"reason":"..."}.
+ *   percent is of each GPU; "cards" beside it is the number of GPUs where gpu-count is above 1.
  * placement: the extender's bind, JSON {"<container>":["<GPU uuid>",...]}.
  * granted: the agent's answer to another size for a running pod, JSON {"<container>":{"percent":70,"requested":90}}:
  *   percents of each of the container's GPUs; with gpu-memory also "memory", the bytes that it gets. */
@@ -27,6 +28,7 @@
  * {"uuid":"GPU-...","model":"NVIDIA H200","memory":150754820096,"free":70,"numa":0}
  * memory in bytes, free in units 0..100, numa the NUMA node or -1. Readers ignore unknown members. Optional
  * "pods":{"<pod uid>":{"<container>":units}}: the holders of the GPU's units, so that the extender's account is exact.
+ * "nvlink":0, optional: GPUs of one number reach each other by NVLink.
  * Units that running pods were granted beyond their own (key granted) are not free. */
 #define SLUICE_NODE_ANNOTATION_GPUS "sluice.dev/gpus"
 

@@ -7,18 +7,21 @@
  * inotify.
  *
  *   {"version":1,
- *    "pods":[{"uid":"8c2e...",
+ *    "pods":[{"uid":"8c2e...","order":7,
  *             "containers":[{"name":"load","kind":"init","units":30},{"name":"c","kind":"regular","units":50}],
  *             "placement":{"load":["GPU-..."],"c":["GPU-..."]},
  *             "grown":{"GPU-...":20}}]}
  *
  * pods: every pod that is bound to this node, requests units of SLUICE_RESOURCE and has not ended (its object exists,
  *   its phase is neither Succeeded nor Failed). Whether kubelet has admitted it, and whether it is terminating, does
- *   not matter. No order.
+ *   not matter. In no order.
  * uid: metadata.uid.
  * containers: in kubelet's order: init containers and sidecars as in the spec, then the regular ones. Those without
  *   units may be left out. kind: "init", "sidecar" (an init container with restartPolicy Always) or "regular".
  *   units: the limit of SLUICE_RESOURCE.
+ *   cards: absent, or the number of GPUs over which the units are split evenly (the webhook's marker, gpu-count).
+ * order: absent, or a number that grows in the order in which the watch showed the pods. Kubelet's watch shows them in
+ *   the same order, and kubelet admits them in it.
  * placement: the value of the pod's annotation "sluice.dev/placement", as an object. Absent if the pod has no such
  *   annotation, or its value is not an object of arrays of strings: the extender did not place such a pod.
  *

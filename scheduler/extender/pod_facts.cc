@@ -7,6 +7,7 @@
 
 #include "common/settings/settings.h"
 #include "sluice/names.h"
+#include "sluice/wire.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -58,6 +59,14 @@ class HostSum {
   Host sum_, peak_;
 };
 
+// The number of cards over which the webhook split the container's units, by its marker. 0: it did not.
+int SplitOf(const Json& marker, const std::string& container, int units) {
+  const Json& cards = Member(Member(Member(marker, "containers"), container.c_str()), "cards");
+  if (!cards.is_number_unsigned() || cards < 2 || cards > SLUICE_MAX_GPUS) return 0;
+  const int count = cards.get<int>();
+  return units > 0 && units % count == 0 && units <= count * kUnitsPerCard ? count : 0;
+}
+
 bool AnyUnits(const std::vector<ContainerUnits>& containers) {
   return std::any_of(containers.begin(), containers.end(), [](const ContainerUnits& c) { return c.units != 0; });
 }
@@ -95,6 +104,11 @@ PodFacts ReadPod(const Json& pod) {
   // Kubelet writes the start time when it admits the pod, and also, with the phase Failed, when it refuses it.
   facts.admitted = !Text(status, "startTime").empty();
 
+  const Json& annotations = Member(metadata, "annotations");
+  Json marker;
+  if (const Json& text = Member(annotations, SLUICE_DOMAIN "/" SLUICE_KEY_INJECTED); text.is_string()) {
+    marker = Json::parse(text.get_ref<const std::string&>(), nullptr, /*allow_exceptions=*/false);
+  }
   HostSum host;
   const auto add = [&](const Json& container, ContainerKind kind) {
     const Json& resources = Member(container, "resources");
@@ -102,7 +116,9 @@ PodFacts ReadPod(const Json& pod) {
     if (milli == 0) milli = ReadMilli(Member(Member(resources, "requests"), SLUICE_RESOURCE));
     // Caps a number that no node can satisfy, so that later sums cannot overflow.
     const int units = static_cast<int>(std::min<std::int64_t>(milli / 1000, 1'000'000));
-    facts.containers.push_back({Text(container, "name"), kind, units});
+    std::string name = Text(container, "name");
+    const int cards = SplitOf(marker, name, units);
+    facts.containers.push_back({std::move(name), kind, units, cards});
     host.Add(kind, RequestsOf(resources));
   };
   for (const Json& container : Member(spec, "initContainers")) {
@@ -117,7 +133,7 @@ PodFacts ReadPod(const Json& pod) {
     facts.containers.clear();
     return facts;
   }
-  const std::string placement = Text(Member(metadata, "annotations"), SLUICE_DOMAIN "/" SLUICE_KEY_PLACEMENT);
+  const std::string placement = Text(annotations, SLUICE_DOMAIN "/" SLUICE_KEY_PLACEMENT);
   if (!placement.empty()) facts.placement = ParsePlacement(placement).value_or(ContainerCards{});
   return facts;
 }

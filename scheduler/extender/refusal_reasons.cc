@@ -14,37 +14,42 @@ int RefusalReasons::IndexOf(const std::string& text) {
 
 int RefusalReasons::IndexOfFailure(const PackingFailure& why) {
   const auto [found, added] =
-      failures_.try_emplace({why.units, why.only_jointly}, MergedFailure{static_cast<int>(texts_.size())});
+      failures_.try_emplace({why.units, why.cards, why.only_jointly}, MergedFailure{static_cast<int>(texts_.size())});
   if (added) texts_.emplace_back();
   MergedFailure& merged = found->second;
   merged.largest = std::max(merged.largest, why.largest_free);
-  merged.whole = std::max(merged.whole, why.whole_free);
+  merged.with_room = std::max(merged.with_room, why.cards_with_room);
   return merged.index;
 }
 
 std::vector<std::string> RefusalReasons::Texts() && {
-  for (const auto& [key, merged] : failures_) texts_[merged.index] = Text(key.first, key.second, merged);
+  for (const auto& [key, merged] : failures_) texts_[merged.index] = Text(key, merged);
   return std::move(texts_);
 }
 
 std::string RefusalReasons::Text(const PackingFailure& why) {
-  return Text(why.units, why.only_jointly, {0, why.largest_free, why.whole_free});
+  return Text({why.units, why.cards, why.only_jointly}, {0, why.largest_free, why.cards_with_room});
 }
 
-std::string RefusalReasons::Text(int units, bool only_jointly, const MergedFailure& merged) {
+std::string RefusalReasons::Text(const FailureKey& key, const MergedFailure& merged) {
+  const auto [units, cards, only_jointly] = key;
   if (only_jointly) {
     return absl::StrCat("each container of the pod finds a card, but not all of them together (", units, " units)");
   }
-  if (units > kUnitsPerCard) {
-    return absl::StrCat("fewer than ", units / kUnitsPerCard, " whole cards are free, the most on one node is ",
-                        merged.whole);
+  if (cards > 1 && units < cards * kUnitsPerCard) {
+    return absl::StrCat("fewer than ", cards, " cards have ", units / cards,
+                        " units free each, the most on one node is ", merged.with_room);
+  }
+  if (cards > 1) {
+    return absl::StrCat("fewer than ", cards, " whole cards are free, the most on one node is ", merged.with_room);
   }
   return absl::StrCat("no single card has ", units, " units free, the largest has ", merged.largest);
 }
 
 std::string BlockedBy(const std::string& pod) {
   return absl::StrCat("waits until kubelet has admitted pod ", pod,
-                      ": its init container requests the same number of units, its other containers another number");
+                      ": one of its containers requests the same number of units, and then others or on another "
+                      "number of cards; kubelet does not say for which pod it asks");
 }
 
 }  // namespace sluice::scheduler

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -29,14 +30,15 @@ class RefusalReasons {
   struct MergedFailure {
     int index = 0;
     int largest = 0;
-    int whole = 0;
+    int with_room = 0;  // cards
   };
+  using FailureKey = std::tuple<int, int, bool>;  // units, cards, only_jointly
 
-  static std::string Text(int units, bool only_jointly, const MergedFailure& merged);
+  static std::string Text(const FailureKey& key, const MergedFailure& merged);
 
   std::vector<std::string> texts_;
   std::unordered_map<std::string, int> index_by_text_;
-  std::map<std::pair<int, bool>, MergedFailure> failures_;  // by units and only_jointly
+  std::map<FailureKey, MergedFailure> failures_;
 };
 
 // The pod must wait for another one (NodeLedger::FindBlocker).

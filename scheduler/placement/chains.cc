@@ -44,12 +44,21 @@ absl::StatusOr<std::vector<Chain>> ChainsOf(const std::vector<ContainerUnits>& c
   for (std::size_t i = 0; i < containers.size(); ++i) {
     const ContainerUnits& container = containers[i];
     if (container.units == 0) continue;
-    if (container.units < 0 || (container.units > kUnitsPerCard && container.units % kUnitsPerCard != 0)) {
-      return Bad(container, "accepted are 1 to 100, or a multiple of 100 for whole cards");
+    const int split = container.IsSplit() ? container.cards : 1;
+    if (split > 1 ? container.units % split != 0
+                  : container.units < 0 || (container.units > kUnitsPerCard && container.units % kUnitsPerCard != 0)) {
+      return Bad(container, split > 1 ? absl::StrCat("which cannot be split evenly over ", split, " cards")
+                                      : "accepted are 1 to 100, or a multiple of 100 for whole cards");
     }
     if (pool.units == 0) {
       pool.chain = chains.size();
-      chains.push_back({.first = container.units, .total = container.units, .containers = {}});
+      chains.push_back({.first = container.units, .total = container.units, .containers = {}, .split = split});
+    } else if (const Chain& chain = chains[pool.chain];
+               (split > 1 || chain.split > 1) &&
+               (split != chain.split || container.units != pool.units || container.units != chain.total)) {
+      return Bad(container, absl::StrCat("and kubelet gives it ", pool.units,
+                                         " units of an init container, split over other cards: ask for as many on as "
+                                         "many cards in both"));
     } else if (container.units > pool.units) {
       if (absl::Status status = Grow(container, pool, chains[pool.chain]); !status.ok()) return status;
     } else if (container.units < pool.units && pool.units > kUnitsPerCard) {
@@ -63,9 +72,13 @@ absl::StatusOr<std::vector<Chain>> ChainsOf(const std::vector<ContainerUnits>& c
       pool.units = std::max(0, pool.units - container.units);
     }
   }
-  std::map<int, int> largest;
-  for (const Chain& chain : chains) largest[chain.first] = std::max(largest[chain.first], chain.total);
-  for (Chain& chain : chains) chain.total = largest[chain.first];
+  // The plugin tells these apart by their cards: kubelet asks for the containers in their order.
+  std::map<std::pair<int, int>, int> largest;
+  for (const Chain& chain : chains) {
+    int& total = largest[{chain.first, chain.split}];
+    total = std::max(total, chain.total);
+  }
+  for (Chain& chain : chains) chain.total = largest[{chain.first, chain.split}];
   return chains;
 }
 

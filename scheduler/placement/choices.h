@@ -13,10 +13,20 @@ namespace sluice::scheduler {
 // CPU and memory suffice. Ignores the cards.
 bool HostFits(const Node& node, const Request& request);
 
-// Every choice that a policy can tell apart. For a part of a card: one card of each (free units, NUMA node), the first
-// of equals. For several cards: whole cards from as few NUMA nodes as possible. A request without cards has one choice,
-// the empty set. An empty list means that the request does not fit. Ignores CPU and memory.
+// Every choice that a policy can tell apart. For one card: one card of each (free units, NUMA node, NVLink), the first
+// of equals. For several cards: the sets of closest cards, fullest cards first, and of each group of close cards also
+// the emptiest. A request without cards has one choice, the empty set. An empty list means that the request does not
+// fit. Ignores CPU and memory.
 std::vector<CardSet> Choices(const Node& node, const Request& request);
+
+// All sets of cards with room, at most `limit`. For a pod that fits only if a container gives up close cards.
+std::vector<CardSet> AllChoices(const Node& node, const Request& request, std::size_t limit);
+
+// Of the cards in `from`, `count` that are close to each other: within one NUMA node and one NVLink group, else within
+// one NVLink group, else within one NUMA node, else on as few NUMA nodes as possible. Among equally close groups the
+// smallest, so that larger ones stay whole; in a group the fullest cards. `must` (part of `from`) are in the result.
+// Empty: `from` has too few.
+CardSet ClosestCards(const Node& node, const CardSet& from, const CardSet& must, int count);
 
 // Calls `each` for every choice without building a list: a scheduler asks about a thousand nodes for each pod.
 template <class Function>

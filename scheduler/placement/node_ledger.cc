@@ -37,6 +37,7 @@ absl::StatusOr<NodeCard> ParseCard(const Json& json, std::size_t index) {
   if (!free) return Bad(index, "free is no number of 0..100");
   card.free = *free;
   card.numa = Integer(json, "numa", -1, 1024).value_or(-1);
+  card.nvlink = Integer(json, "nvlink", -1, 1024).value_or(-1);
   if (const auto model = json.find("model"); model != json.end() && model->is_string()) card.model = *model;
   if (const auto memory = json.find("memory"); memory != json.end() && memory->is_number_unsigned()) {
     card.memory_bytes = *memory;
@@ -134,7 +135,8 @@ Node NodeLedger::Free() const {
   if (exact_) {
     const std::vector<int> pending = PendingUnits();
     for (std::size_t i = 0; i < cards_.size(); ++i) {
-      node.cards.push_back({.free = std::max(0, cards_[i].free - pending[i]), .numa = cards_[i].numa});
+      node.cards.push_back(
+          {.free = std::max(0, cards_[i].free - pending[i]), .numa = cards_[i].numa, .nvlink = cards_[i].nvlink});
     }
     return node;
   }
@@ -156,7 +158,7 @@ Node NodeLedger::Free() const {
   }
   for (const NodeCard& card : cards_) {
     const int free = std::min(card.free - pending[card.uuid] - on_any_card, kUnitsPerCard - reserved[card.uuid]);
-    node.cards.push_back({.free = std::max(0, free), .numa = card.numa});
+    node.cards.push_back({.free = std::max(0, free), .numa = card.numa, .nvlink = card.nvlink});
   }
   return node;
 }
@@ -166,14 +168,15 @@ void NodeLedger::ListWaiting() {
   for (const auto& [uid, pod] : pods_) {
     const PodStatus& status = status_.at(uid);
     if (pod.actual || status.admitted) continue;
-    for (const Chain& chain : pod.chains) waiting_.push_back({chain.first, chain.total, status.name});
+    for (const Chain& chain : pod.chains) waiting_.push_back({chain.first, chain.total, chain.split, status.name});
   }
 }
 
 std::string NodeLedger::FindBlocker(const std::vector<Chain>& chains) const {
   for (const WaitingRequest& waiting : waiting_) {
     for (const Chain& chain : chains) {
-      if (waiting.first == chain.first && waiting.total != chain.total) return waiting.pod;
+      if (waiting.first != chain.first) continue;
+      if (waiting.total != chain.total || waiting.split != chain.split) return waiting.pod;
     }
   }
   return "";

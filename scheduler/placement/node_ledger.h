@@ -23,6 +23,7 @@ struct NodeCard {
   std::uint64_t memory_bytes = 0;
   int free = 0;
   int numa = -1;
+  int nvlink = -1;
   std::optional<std::map<std::string, std::vector<std::string>>> pods;  // container names by pod uid
 };
 
@@ -58,6 +59,7 @@ class NodeLedger {
   struct WaitingRequest {
     int first = 0;
     int total = 0;
+    int split = 1;
     std::string pod;
   };
   struct PodStatus {

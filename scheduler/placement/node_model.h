@@ -5,14 +5,14 @@
 
 #include <compare>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 namespace sluice::scheduler {
 
 // `cards` different cards with `units` free on each. A unit is a part of one card: a hundredth in a cluster, a
-// thousandth in the published traces; Node::units_per_card says which. A request for more than one card takes whole
-// cards.
+// thousandth in the published traces; Node::units_per_card says which.
 struct Request {
   int cards = 0;
   int units = 0;
@@ -25,9 +25,18 @@ struct Request {
 
 struct Card {
   int free = 0;
-  int numa = -1;  // -1: unknown; two cards with an unknown NUMA node count as equal
+  int numa = -1;    // -1: unknown; two cards with an unknown NUMA node count as equal
+  int nvlink = -1;  // cards of one number reach each other by NVLink; -1: by none, or unknown
   auto operator<=>(const Card&) const = default;
 };
+
+// The NUMA node and NVLink group of a real card.
+struct CardPlace {
+  int numa = -1;
+  int nvlink = -1;
+  bool operator==(const CardPlace&) const = default;
+};
+using CardPlaces = std::map<std::string, CardPlace>;  // by uuid
 
 struct Node {
   std::int64_t cpu_milli_free = 0;

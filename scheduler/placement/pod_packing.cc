@@ -11,6 +11,7 @@ namespace {
 
 // Bounds the backtracking: a pod with more chains than the node has cards counts as not fitting after this many steps.
 constexpr int kMaxSearchSteps = 20000;
+constexpr std::size_t kMaxSets = 2000;  // of one chain's cards, tried where close cards lead to nothing
 
 Request RequestOf(const Chain& chain) { return {.cards = chain.Cards(), .units = chain.UnitsPerCard()}; }
 
@@ -48,14 +49,20 @@ class Search {
     std::stable_sort(options.begin(), options.end(),
                      [](const Option& a, const Option& b) { return a.score.card > b.score.card; });
     for (Option& option : options) {
-      const Node before = node_;
-      Take(node_, request, option.cards);
-      if (Step(at + 1)) {
+      if (Try(at, request, option.cards)) {
         packing_.score += option.score.node;
         packing_.cards[order_[at]] = std::move(option.cards);
         return true;
       }
-      node_ = before;
+    }
+    if (request.cards <= 1 || at + 1 == order_.size()) return false;
+    for (CardSet& cards : AllChoices(node_, request, kMaxSets)) {
+      if (steps_ > kMaxSearchSteps) return false;
+      const double score = policy_.Rate(node_, before_worth, request, cards).node;
+      if (!Try(at, request, cards)) continue;
+      packing_.score += score;
+      packing_.cards[order_[at]] = std::move(cards);
+      return true;
     }
     return false;
   }
@@ -63,6 +70,15 @@ class Search {
   PodPacking Result() && { return std::move(packing_); }
 
  private:
+  // Whether the chains after `at` fit beside these cards.
+  bool Try(std::size_t at, const Request& request, const CardSet& cards) {
+    const Node before = node_;
+    Take(node_, request, cards);
+    if (Step(at + 1)) return true;
+    node_ = before;
+    return false;
+  }
+
   Node node_;
   std::span<const Chain> chains_;
   const Request& host_;
@@ -76,17 +92,20 @@ PackingFailure Explain(const Node& node, std::span<const Chain> chains) {
   PackingFailure reason{.sum_free = node.FreeUnits()};
   for (const Card& card : node.cards) {
     reason.largest_free = std::max(reason.largest_free, card.free);
-    reason.whole_free += card.free >= kUnitsPerCard;
   }
   for (const Chain& chain : chains) {
     bool fits = false;
     ForEachChoice(node, RequestOf(chain), [&fits](const CardSet&) { fits = true; });
-    if (fits) continue;
-    reason.units = std::max(reason.units, chain.total);
+    if (fits || chain.total <= reason.units) continue;
+    reason.units = chain.total;
+    reason.cards = chain.Cards();
+    reason.cards_with_room = static_cast<int>(
+        std::ranges::count_if(node.cards, [&](const Card& card) { return card.free >= chain.UnitsPerCard(); }));
   }
   if (reason.units == 0) {
     reason.only_jointly = true;
     for (const Chain& chain : chains) reason.units += chain.total;
+    reason.cards = 1;
   }
   return reason;
 }

@@ -20,9 +20,10 @@ struct PodPacking {
 
 // Why the pod does not fit, in numbers. The caller makes the message, and may merge the reasons of many nodes.
 struct PackingFailure {
-  int units = 0;              // of the chain that fits nowhere; above 100: whole cards
+  int units = 0;              // of the chain that fits nowhere, on all its cards; of all chains if `only_jointly`
+  int cards = 1;              // of that chain
   int largest_free = 0;       // units on one card
-  int whole_free = 0;         // cards
+  int cards_with_room = 0;    // for the chain's units on one card
   int sum_free = 0;           // units of all cards
   bool only_jointly = false;  // each chain fits alone, but not all of them at once
 };

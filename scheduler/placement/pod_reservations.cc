@@ -8,12 +8,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace sluice::scheduler {
-namespace {
-
-bool HaveSameShape(const Chain& a, const Chain& b) { return a.first == b.first && a.total == b.total; }
-
-}  // namespace
-
 absl::StatusOr<ContainerCards> ParsePlacement(const std::string& json) {
   const auto parsed = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object()) return absl::InvalidArgumentError("placement is no JSON object");
@@ -69,7 +63,7 @@ void RecordAdmission(LivePods& pods, const std::string& uid, ContainerCards actu
   for (std::size_t i = 0; i < pod.reserved.size(); ++i) {
     for (std::size_t j = 0; j < pod.reserved.size() && pod.reserved[i] != given[i]; ++j) {
       const bool kept = pod.reserved[j] == given[j];
-      if (!kept && HaveSameShape(pod.chains[i], pod.chains[j]) && pod.reserved[j] == given[i]) {
+      if (!kept && pod.chains[i].HasShapeOf(pod.chains[j]) && pod.reserved[j] == given[i]) {
         std::swap(pod.reserved[i], pod.reserved[j]);
       }
     }
@@ -80,7 +74,7 @@ void RecordAdmission(LivePods& pods, const std::string& uid, ContainerCards actu
     for (auto& [other_uid, other] : pods) {
       if (!other.AwaitsAdmission()) continue;
       for (std::size_t j = 0; j < other.reserved.size() && pod.reserved[i] != given[i]; ++j) {
-        if (!HaveSameShape(other.chains[j], pod.chains[i]) || other.reserved[j] != given[i]) continue;
+        if (!other.chains[j].HasShapeOf(pod.chains[i]) || other.reserved[j] != given[i]) continue;
         moved_to.insert(moved_to.end(), pod.reserved[i].begin(), pod.reserved[i].end());
         std::swap(other.reserved[j], pod.reserved[i]);
       }

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "scheduler/placement/choices.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -13,7 +14,15 @@ int CountOf(const CardUnitCounts& counts, const std::string& card) {
   return found == counts.end() ? 0 : found->second;
 }
 
-bool HaveSameShape(const Chain& a, const Chain& b) { return a.first == b.first && a.total == b.total; }
+// Whether the chain begins with a request for `size` units on so many cards; 0: on any number.
+bool BeginsWith(const Chain& chain, int size, int cards) {
+  return chain.first == size && (cards == 0 || chain.FirstCards() == cards);
+}
+
+std::vector<std::string> CardsOfRequest(const Chain& chain, const std::vector<std::string>& cards, int size) {
+  if (chain.split == 1 && size <= kUnitsPerCard) return {cards.front()};
+  return cards;
+}
 
 }  // namespace
 
@@ -64,7 +73,7 @@ void ReservationTracker::PodRemoved(const std::string& pod) {
 void ReservationTracker::ClearUse(const Chain& chain, const std::vector<std::string>& cards) {
   TrackedReservation* best = nullptr;
   for (TrackedReservation& reservation : reservations_) {
-    if (!reservation.used || !HaveSameShape(reservation.chain, chain)) continue;
+    if (!reservation.used || !reservation.chain.HasShapeOf(chain)) continue;
     if (best == nullptr || reservation.cards == cards) best = &reservation;
   }
   if (best == nullptr) return;
@@ -80,7 +89,7 @@ void ReservationTracker::Rebuild() {
     if (!used.used) continue;
     TrackedReservation* best = nullptr;
     for (TrackedReservation& reservation : reservations_) {
-      if (reservation.used || !HaveSameShape(reservation.chain, used.chain)) continue;
+      if (reservation.used || !reservation.chain.HasShapeOf(used.chain)) continue;
       if (best == nullptr || reservation.cards == used.cards) best = &reservation;
     }
     if (best != nullptr) *best = used;
@@ -92,10 +101,11 @@ bool ReservationTracker::Fits(const TrackedReservation& reservation, const CardU
                      [&](const std::string& card) { return CountOf(free, card) >= reservation.chain.UnitsPerCard(); });
 }
 
-ReservationTracker::TrackedReservation* ReservationTracker::FindUnused(const CardUnitCounts& free, int size) {
+ReservationTracker::TrackedReservation* ReservationTracker::FindUnused(const CardUnitCounts& free, int size, int cards,
+                                                                       const CardPlaces& places) {
   TrackedReservation* broken = nullptr;
   for (TrackedReservation& reservation : reservations_) {
-    if (reservation.used || reservation.chain.first != size) continue;
+    if (reservation.used || !BeginsWith(reservation.chain, size, cards)) continue;
     if (Fits(reservation, free)) return &reservation;
     broken = &reservation;
   }
@@ -103,7 +113,7 @@ ReservationTracker::TrackedReservation* ReservationTracker::FindUnused(const Car
   // The reserved card is unhealthy, or a pod that the extender did not place has taken it: any other card will do.
   TrackedReservation moved = *broken;
   broken->chain.total = 0;  // reserves nothing while another card is chosen for it
-  const auto elsewhere = ChooseUnreserved(free, {}, moved.chain.total);
+  const auto elsewhere = ChooseUnreserved(free, {}, moved.chain.total, moved.chain.Cards(), places);
   if (elsewhere.ok()) moved.cards = *elsewhere;
   *broken = std::move(moved);
   return elsewhere.ok() ? broken : nullptr;
@@ -118,65 +128,77 @@ ReservationTracker::TrackedReservation* ReservationTracker::FindStarted(const Ca
 }
 
 absl::StatusOr<std::vector<std::string>> ReservationTracker::Choose(const CardUnitCounts& free,
-                                                                    const CardUnitCounts& must_include, int size) {
+                                                                    const CardUnitCounts& must_include, int size,
+                                                                    int cards, const CardPlaces& places) {
   int had = 0;
   for (const auto& [card, units] : must_include) had += units;
   if (had == 0) {
-    TrackedReservation* reservation = FindUnused(free, size);
-    if (reservation == nullptr) return ChooseUnreserved(free, {}, size);
+    TrackedReservation* reservation = FindUnused(free, size, cards, places);
+    if (reservation == nullptr) return ChooseUnreserved(free, {}, size, cards, places);
     reservation->used = true;
     reservation->given = size;
-    if (size <= kUnitsPerCard) return std::vector<std::string>{reservation->cards.front()};
-    return reservation->cards;
+    return CardsOfRequest(reservation->chain, reservation->cards, size);
   }
   if (TrackedReservation* reservation = FindStarted(must_include);
       reservation != nullptr && reservation->chain.total - reservation->given >= size - had) {
     reservation->given += size - had;
-    if (size <= kUnitsPerCard) return std::vector<std::string>{reservation->cards.front()};
-    return reservation->cards;
+    return CardsOfRequest(reservation->chain, reservation->cards, size);
   }
-  return ChooseUnreserved(free, must_include, size);
+  return ChooseUnreserved(free, must_include, size, cards, places);
 }
 
 absl::StatusOr<std::vector<std::string>> ReservationTracker::ChooseUnreserved(const CardUnitCounts& free,
                                                                               const CardUnitCounts& must_include,
-                                                                              int size) const {
-  std::vector<std::string> whole;
-  std::string best;
-  int least_left = 0, largest = 0;
+                                                                              int size, int cards,
+                                                                              const CardPlaces& places) const {
+  if (cards == 0) cards = std::max(1, size / kUnitsPerCard);
+  const int each = size / cards;
+  // The cards with room beside the reservations.
+  Node node;
+  std::vector<std::string> names;
+  CardSet all, must;
+  int largest = 0;
   for (const auto& [card, units] : free) {
     const int left = units - ReservedUnits(card);
     largest = std::max(largest, left);
-    const bool must = must_include.contains(card);
-    // Whole cards: cards of must_include come first.
-    if (left >= kUnitsPerCard) whole.insert(must ? whole.begin() : whole.end(), card);
-    if (left < size || (!must_include.empty() && !must)) continue;
-    if (best.empty() || left < least_left) {
-      best = card;
-      least_left = left;
-    }
+    if (left < each) continue;
+    const auto place = places.find(card);
+    const CardPlace near = place == places.end() ? CardPlace() : place->second;
+    if (must_include.contains(card)) must.push_back(static_cast<int>(names.size()));
+    all.push_back(static_cast<int>(names.size()));
+    names.push_back(card);
+    node.cards.push_back({.free = left, .numa = near.numa, .nvlink = near.nvlink});
   }
-  if (size <= kUnitsPerCard) {
-    if (!best.empty() && must_include.size() <= 1) return std::vector<std::string>{best};
-    return absl::NotFoundError(absl::StrCat("no single card has ", size,
-                                            " units that are free and not reserved for a pod that ",
-                                            "the scheduler placed here; the largest has ", largest));
+  const bool has_must = must.size() == must_include.size();
+  CardSet chosen;
+  if (has_must && cards > 1) chosen = ClosestCards(node, all, must, cards);
+  if (has_must && cards == 1 && must.size() <= 1) {
+    const CardSet& from = must.empty() ? all : must;
+    const auto best = std::min_element(from.begin(), from.end(),
+                                       [&](int a, int b) { return node.cards[a].free < node.cards[b].free; });
+    if (best != from.end()) chosen = {*best};
   }
-  const auto cards = static_cast<std::size_t>(size / kUnitsPerCard);
-  const auto musts = static_cast<std::size_t>(
-      std::count_if(whole.begin(), whole.end(), [&](const std::string& card) { return must_include.contains(card); }));
-  if (whole.size() < cards || musts < must_include.size()) {
-    return absl::NotFoundError(absl::StrCat("fewer than ", cards,
-                                            " whole cards are free and not reserved for a pod that ",
-                                            "the scheduler placed here: ", whole.size()));
+  if (!chosen.empty()) {
+    std::vector<std::string> out;
+    for (const int card : chosen) out.push_back(names[card]);
+    return out;
   }
-  whole.resize(cards);
-  return whole;
+  constexpr const char* kReserved = " and not reserved for a pod that the scheduler placed here";
+  if (cards == 1) {
+    return absl::NotFoundError(
+        absl::StrCat("no single card has ", size, " units that are free", kReserved, "; the largest has ", largest));
+  }
+  if (each == kUnitsPerCard) {
+    return absl::NotFoundError(
+        absl::StrCat("fewer than ", cards, " whole cards are free", kReserved, ": ", names.size()));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("fewer than ", cards, " cards have ", each, " units that are free", kReserved, ": ", names.size()));
 }
 
-bool ReservationTracker::HasUnused(int size) const {
-  return std::any_of(reservations_.begin(), reservations_.end(), [size](const TrackedReservation& reservation) {
-    return !reservation.used && reservation.chain.first == size;
+bool ReservationTracker::HasUnused(int size, int cards) const {
+  return std::any_of(reservations_.begin(), reservations_.end(), [&](const TrackedReservation& reservation) {
+    return !reservation.used && BeginsWith(reservation.chain, size, cards);
   });
 }
 
@@ -185,8 +207,12 @@ int ReservationTracker::ReservedUnits(const std::string& card) const {
   for (const TrackedReservation& reservation : reservations_) {
     for (std::size_t i = 0; i < reservation.cards.size(); ++i) {
       if (reservation.cards[i] != card || reservation.chain.total == 0) continue;
-      const int each = reservation.chain.UnitsPerCard();
-      sum += each - std::clamp(reservation.given - kUnitsPerCard * static_cast<int>(i), 0, each);
+      const Chain& chain = reservation.chain;
+      const int each = chain.UnitsPerCard();
+      // A split share takes of all its cards at once, whole cards follow one another.
+      const int given =
+          chain.split > 1 ? reservation.given / chain.split : reservation.given - kUnitsPerCard * static_cast<int>(i);
+      sum += each - std::clamp(given, 0, each);
     }
   }
   return sum;

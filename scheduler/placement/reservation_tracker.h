@@ -3,7 +3,7 @@
 //
 // Kubelet admits pods in any order and does not say for which pod it asks. So a reservation belongs to a request size,
 // not to a pod: requests of one size are interchangeable. The extender never lets two pods wait on a node whose chains
-// begin with the same size and end with different ones.
+// begin with the same size and end with different ones, or split it over different numbers of cards.
 #ifndef SLUICE_SCHEDULER_PLACEMENT_RESERVATION_TRACKER_H_
 #define SLUICE_SCHEDULER_PLACEMENT_RESERVATION_TRACKER_H_
 
@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "scheduler/placement/chains.h"
+#include "scheduler/placement/node_model.h"
 #include "scheduler/placement/pod_reservations.h"
 
 namespace sluice::scheduler {
@@ -31,14 +32,17 @@ class ReservationTracker {
   // The pod has ended, was refused or was deleted.
   void PodRemoved(const std::string& pod);
 
-  // For GetPreferredAllocation: the cards from which to take `size` units. They include the cards of `must_include`
-  // (units that the container already has). `free`: available units per card, with must_include counted. Marks the
-  // reservation as used. NotFound: every choice would break a reservation; the message gives the numbers.
+  // For GetPreferredAllocation: the cards from which to take `size` units, of each the same part. They include the
+  // cards of `must_include` (units that the container already has). `free`: available units per card, with must_include
+  // counted. `cards`: their number; 0: as a reservation of this size says, else one card up to 100 units and whole
+  // cards above. Marks the reservation as used. NotFound: every choice would break a reservation; the message gives the
+  // numbers.
   absl::StatusOr<std::vector<std::string>> Choose(const CardUnitCounts& free, const CardUnitCounts& must_include,
-                                                  int size);
+                                                  int size, int cards = 0, const CardPlaces& places = {});
 
-  // Whether an unused reservation for a request of this size exists. If not, the pod's annotation may not have arrived.
-  bool HasUnused(int size) const;
+  // Whether an unused reservation for a request of this size, on so many cards (0: any number), exists. If not, the
+  // pod's annotation may not have arrived.
+  bool HasUnused(int size, int cards = 0) const;
   // Units of a card that are reserved and not given out yet.
   int ReservedUnits(const std::string& card) const;
 
@@ -51,12 +55,13 @@ class ReservationTracker {
   // Rebuilds the list from the live pods, keeping the marks of used reservations.
   void Rebuild();
   bool Fits(const TrackedReservation& reservation, const CardUnitCounts& free) const;
-  TrackedReservation* FindUnused(const CardUnitCounts& free, int size);
+  TrackedReservation* FindUnused(const CardUnitCounts& free, int size, int cards, const CardPlaces& places);
   TrackedReservation* FindStarted(const CardUnitCounts& must_include);
   // Clears one mark of a reservation of the chain's shape: of the one on these cards, else of any.
   void ClearUse(const Chain& chain, const std::vector<std::string>& cards);
   absl::StatusOr<std::vector<std::string>> ChooseUnreserved(const CardUnitCounts& free,
-                                                            const CardUnitCounts& must_include, int size) const;
+                                                            const CardUnitCounts& must_include, int size, int cards,
+                                                            const CardPlaces& places) const;
 
   LivePods pods_;
   std::vector<TrackedReservation> reservations_;

@@ -106,6 +106,48 @@ TEST_CASE("reservations list every pod that asks for units and has not ended") {
                {{"uid", "b"}, {"containers", containers}}}}});
 }
 
+TEST_CASE("reservations name the cards of a split share, and the order in which the watch showed the pods") {
+  Json split = Pod("a", {{"sluice.dev/gpu-count", "2"},
+                         {"sluice.dev/injected",
+                          R"({"containers":{"main":{"percent":25,"cards":2},"load":{"percent":25,"cards":2}}})"}});
+  Pods pods;
+  pods["a"] = ReadPodRecord(split, false);
+  CHECK(pods["a"].errors.empty());
+  pods["a"].order = 3;
+  const Json entry = Json::parse(Reservations(pods, {}))["pods"][0];
+  CHECK(entry["order"] == 3);
+  CHECK(entry["containers"][0]["cards"] == 2);
+  CHECK(entry["containers"][1]["units"] == 50);
+}
+
+TEST_CASE("pods keep their number, and those of a new list follow by age") {
+  const auto of_age = [](const std::string& uid, const std::string& created) {
+    Json pod = Pod(uid, Json::object());
+    pod["metadata"]["creationTimestamp"] = created;
+    return ReadPodRecord(pod, false);
+  };
+  Pods before, now;
+  before["known"] = of_age("known", "2026-01-09T00:00:00Z");
+  before["known"].order = 4;
+  uint64_t last = 4;
+  now["a"] = of_age("a", "2026-01-03T00:00:00Z");
+  now["b"] = of_age("b", "2026-01-01T00:00:00Z");
+  now["known"] = of_age("known", "2026-01-09T00:00:00Z");
+  NumberPods(before, &last, &now);
+  CHECK(now["known"].order == 4);
+  CHECK(now["b"].order == 5);
+  CHECK(now["a"].order == 6);
+  CHECK(last == 6);
+}
+
+TEST_CASE("the node's annotation tells which GPUs NVLink joins") {
+  const PluginCards plugin = ReadPluginState(
+      R"({"cards":[{"uuid":"GPU-1","state":"healthy","nvlink":0},{"uuid":"GPU-2","state":"healthy","nvlink":-1}]})");
+  const Json out = Json::parse(NodeAnnotation({Card("GPU-1"), Card("GPU-2")}, {}, plugin));
+  CHECK(out[0]["nvlink"] == 0);
+  CHECK(!out[1].contains("nvlink"));
+}
+
 TEST_CASE("the plugin's state file is read, and other text gives no GPUs") {
   const PluginCards cards = ReadPluginState(R"({"cards":[{"uuid":"GPU-1","state":"not-offered","detail":"d"},{}]})");
   CHECK(cards.size() == 1);

@@ -101,6 +101,43 @@ TEST_CASE("growth gets what the GPU has free, and no other pod gets it then") {
   CHECK(w.Free("GPU-1") == 10);
 }
 
+TEST_CASE("a share of several GPUs grows as far as all of them have room") {
+  World w({"GPU-1", "GPU-2"});
+  const auto annotations = [](const std::string& fraction) {
+    Json out = Fraction(fraction);
+    out["sluice.dev/gpu-count"] = "2";
+    out["sluice.dev/injected"] = R"({"containers":{"main":{"percent":50,"cards":2}}})";
+    return out;
+  };
+  w.pods["a"] = Pod("a", 100, annotations("0.5"));
+  deviceplugin::CheckpointEntry both = Given("a", "GPU-1", 0, 50);
+  for (const std::string& id : Given("a", "GPU-2", 0, 50).device_ids) both.device_ids.push_back(id);
+  w.given.push_back(both);
+  w.Run("b", "GPU-2", 50, 30, Fraction("0.3"));
+  CHECK(w.Decide().empty());
+  CHECK(w.Free("GPU-1") == 50);
+  CHECK(w.Free("GPU-2") == 20);
+
+  w.Annotate("a", 100, annotations("0.6"));
+  w.Decide();
+  CHECK(w.Percent("a") == 60);
+  CHECK(w.Free("GPU-1") == 40);
+  CHECK(w.Free("GPU-2") == 10);
+  CHECK(w.File()[0]["grown"] == Json{{"GPU-1", 10}, {"GPU-2", 10}});
+
+  w.Annotate("a", 100, annotations("0.9"));  // GPU-2 has no more than 0.7
+  w.Decide();
+  CHECK(w.Percent("a") == 70);
+  CHECK(w.Free("GPU-1") == 30);
+  CHECK(DescribeGrant("main", w.grants.at("a").at("main")).message.find("0.9 of each of 2 GPUs") != std::string::npos);
+
+  w.Annotate("a", 100, annotations("0.2"));
+  w.Decide();
+  CHECK(w.Percent("a") == 20);
+  CHECK(w.pods["a"].errors.empty());
+  CHECK(w.pods["a"].facts.containers.front().cards == 2);
+}
+
 TEST_CASE("a shrunk pod keeps its units, and another one may grow into what it left") {
   World w({"GPU-1"});
   w.Run("a", "GPU-1", 0, 50, Fraction("0.3"));

@@ -11,6 +11,7 @@ import product as p
 
 sys.path.insert(0, str(p.ROOT / "test" / "lib"))
 import exit_line
+from product_several_cases import Several
 
 SPACE = f"users-{os.getpid()}"
 EXAMPLES = p.ROOT / "examples"
@@ -24,7 +25,9 @@ def exit_of(log):
     return lines[0]
 
 
-class Product(unittest.TestCase):
+class Product(Several, unittest.TestCase):
+    space = SPACE
+
     @classmethod
     def setUpClass(cls):
         p.clean()

@@ -3,8 +3,8 @@
 //
 //   driver VERSION
 //   hang                         every call blocks while this line exists
-//   card UUID MINOR NUMA [FLAG]  FLAG: lost, mig, exclusive, vgpu, recovery, no-size, size-v2
-//   event NUMBER UUID XID        delivered once to each waiter that has not seen a higher NUMBER
+//   card UUID MINOR NUMA [FLAG]  FLAG: lost, mig, exclusive, vgpu, recovery, no-size, size-v2, or nvlink-X: joined with
+//   those of the same X event NUMBER UUID XID        delivered once to each waiter that has not seen a higher NUMBER
 #include <nvml.h>
 #include <poll.h>
 #include <pthread.h>
@@ -153,6 +153,16 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t* out) {
   if (index >= (unsigned)node.count) return NVML_ERROR_INVALID_ARGUMENT;
   *out = handle(&node.card[index]);
   return strcmp(node.card[index].flag, "lost") ? NVML_SUCCESS : NVML_ERROR_GPU_IS_LOST;
+}
+
+nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t other, nvmlGpuP2PCapsIndex_t index,
+                                    nvmlGpuP2PStatus_t* status) {
+  struct nvmlDevice_st a, b;
+  if (!find(one, &a) || !find(other, &b)) return NVML_ERROR_GPU_IS_LOST;
+  const int linked =
+      index == NVML_P2P_CAPS_INDEX_NVLINK && strncmp(a.flag, "nvlink-", 7) == 0 && !strcmp(a.flag, b.flag);
+  *status = linked ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_NOT_SUPPORTED;
+  return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* out, unsigned length) {

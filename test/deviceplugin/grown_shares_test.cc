@@ -23,7 +23,7 @@ CheckpointEntry Given(const std::string& pod, std::vector<std::string> ids) {
 }
 
 std::map<std::string, BoundPod> Grown(const std::map<std::string, int>& a, const std::map<std::string, int>& b = {}) {
-  return {{"a", {{}, {}, a}}, {"b", {{}, {}, b}}};
+  return {{"a", {{}, {}, 1, a}}, {"b", {{}, {}, 2, b}}};
 }
 
 std::set<std::string> Set(std::vector<std::string> ids) { return {ids.begin(), ids.end()}; }

@@ -42,7 +42,7 @@ TEST_CASE("a share goes to the card with the least left afterwards") {
 
 TEST_CASE("among equal cards the NUMA node with fewer untouched cards is taken") {
   const auto available = Join({Ids("GPU-a", 0, 60), Ids("GPU-b", 0, 100), Ids("GPU-c", 0, 60)});
-  const UnitChoice choice = ChooseUnits({available, {}, 50}, {{"GPU-a", 0}, {"GPU-b", 0}, {"GPU-c", 1}});
+  const UnitChoice choice = ChooseUnits({available, {}, 50}, {{"GPU-a", {0}}, {"GPU-b", {0}}, {"GPU-c", {1}}});
   CHECK(PerCard(choice.ids) == Count{{"GPU-c", 50}});
 }
 
@@ -57,7 +57,7 @@ TEST_CASE("units that the container already has decide the card") {
 
 TEST_CASE("requests for whole cards get whole cards, on one NUMA node if possible") {
   const auto available = Join({Ids("GPU-a", 0, 100), Ids("GPU-b", 0, 99), Ids("GPU-c", 0, 100), Ids("GPU-d", 0, 100)});
-  const std::map<std::string, int> numa{{"GPU-a", 0}, {"GPU-b", 0}, {"GPU-c", 1}, {"GPU-d", 1}};
+  const scheduler::CardPlaces numa{{"GPU-a", {0}}, {"GPU-b", {0}}, {"GPU-c", {1}}, {"GPU-d", {1}}};
   const UnitChoice two = ChooseUnits({available, {}, 200}, numa);
   CHECK(two.fits);
   CHECK(PerCard(two.ids) == Count{{"GPU-c", 100}, {"GPU-d", 100}});
@@ -89,10 +89,11 @@ TEST_CASE("unit choices keep their invariants on random nodes") {
   for (int round = 0; round < 3000; ++round) {
     const int cards = 1 + below(6);
     std::vector<std::string> available, must;
-    std::map<std::string, int> numa, free;
+    scheduler::CardPlaces numa;
+    std::map<std::string, int> free;
     for (int c = 0; c < cards; ++c) {
       const std::string uuid = "GPU-" + std::to_string(c);
-      numa[uuid] = below(3) - 1;
+      numa[uuid].numa = below(3) - 1;
       const int percent = below(3) == 0 ? 100 : below(101);
       for (int u = 0; u < 100; ++u) {
         if (below(100) < percent) available.push_back(FormatDeviceId(uuid, u)), ++free[uuid];

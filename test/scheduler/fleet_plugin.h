@@ -14,8 +14,9 @@
 #include "deviceplugin/decide/grant.h"
 #include "deviceplugin/decide/reservations.h"
 #include "deviceplugin/decide/unit_choice.h"
-#include "kubelet_model.h"
+#include "deviceplugin/decide/waiting_requests.h"
 #include "scheduler/extender/pod_facts.h"
+#include "test/scheduler/kubelet_model.h"
 
 namespace sluice::scheduler {
 
@@ -30,7 +31,6 @@ class FleetPlugin : public PluginUnderKubelet {
       card.uuid = cards[i];
       card.numa = static_cast<int>(i / 4);
       inventory_.cards.push_back(card);
-      numa_[card.uuid] = card.numa;
     }
   }
 
@@ -41,9 +41,12 @@ class FleetPlugin : public PluginUnderKubelet {
     for (const ContainerUnits& container : pod.containers) {
       if (container.units > 0) bound.containers.push_back(container);
     }
+    bound.order = ++bound_;
+    waiting_.SetPods(pods_);
     if (reservations_) reservations_->SetPods(pods_);
   }
   void PodAdmitted(const std::string& pod, const KubeletModel::Held& held) {
+    std::erase_if(checkpoint_, [&](const deviceplugin::CheckpointEntry& entry) { return entry.pod_uid == pod; });
     for (const auto& [container, units] : held) {
       deviceplugin::CheckpointEntry entry;
       entry.pod_uid = pod;
@@ -51,11 +54,14 @@ class FleetPlugin : public PluginUnderKubelet {
       entry.device_ids = IdsOf(units);
       checkpoint_.push_back(std::move(entry));
     }
+    waiting_.SetCheckpoint(checkpoint_);
     if (reservations_) reservations_->SetCheckpoint(checkpoint_);
   }
   void PodRemoved(const std::string& pod) {
     pods_.erase(pod);
     std::erase_if(checkpoint_, [&](const deviceplugin::CheckpointEntry& entry) { return entry.pod_uid == pod; });
+    waiting_.SetPods(pods_);
+    waiting_.SetCheckpoint(checkpoint_);
     if (!reservations_) return;
     reservations_->SetPods(pods_);
     reservations_->SetCheckpoint(checkpoint_);
@@ -64,9 +70,12 @@ class FleetPlugin : public PluginUnderKubelet {
   absl::StatusOr<std::vector<Unit>> Prefer(const std::set<Unit>& available, const std::set<Unit>& must,
                                            int size) override {
     const std::vector<std::string> ids = IdsOf(available), must_ids = IdsOf(must);
-    const deviceplugin::UnitRequest request{ids, must_ids, size};
+    const auto places = inventory_.Places();
+    const int cards = waiting_.CardsFor(size, static_cast<int>(places.size()), [this] { return checkpoint_; });
+    const deviceplugin::UnitRequest request{ids, must_ids, size, cards};
     const deviceplugin::UnitChoice choice =
-        reservations_ ? reservations_->Prefer(request, numa_) : deviceplugin::ChooseUnits(request, numa_);
+        reservations_ ? reservations_->Prefer(request, places) : deviceplugin::ChooseUnits(request, places);
+    waiting_.SetAnswer(choice.ids, cards);
     std::vector<Unit> units;
     for (const std::string& id : choice.ids) {
       const auto parsed = deviceplugin::ParseDeviceId(id);
@@ -77,10 +86,19 @@ class FleetPlugin : public PluginUnderKubelet {
 
   std::string Allocate(const std::set<Unit>& units) override {
     const std::vector<std::string> ids = IdsOf(units);
-    const auto grant = deviceplugin::DecideGrant(ids, inventory_);
+    const int cards = waiting_.CardsOf(ids, [this] { return checkpoint_; });
+    const auto grant = deviceplugin::DecideGrant(ids, inventory_, cards);
     if (!grant.ok()) return std::string(grant.status().message());
     if (!reservations_) return "";
-    return std::string(reservations_->CheckAllocation(ids, [this] { return checkpoint_; }).message());
+    return std::string(reservations_->CheckAllocation(ids, [this] { return checkpoint_; }, cards).message());
+  }
+
+  void Checkpointed(const std::string& pod, const std::string& container, const std::set<Unit>& units) override {
+    deviceplugin::CheckpointEntry entry;
+    entry.pod_uid = pod;
+    entry.container = container;
+    entry.device_ids = IdsOf(units);
+    checkpoint_.push_back(std::move(entry));
   }
 
  private:
@@ -92,7 +110,8 @@ class FleetPlugin : public PluginUnderKubelet {
   }
 
   deviceplugin::Inventory inventory_;
-  std::map<std::string, int> numa_;
+  deviceplugin::WaitingRequests waiting_{std::chrono::milliseconds(0)};
+  std::uint64_t bound_ = 0;
   std::map<std::string, deviceplugin::BoundPod> pods_;
   std::vector<deviceplugin::CheckpointEntry> checkpoint_;
   std::optional<deviceplugin::Reservations> reservations_;  // if an extender places pods

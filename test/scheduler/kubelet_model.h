@@ -27,6 +27,9 @@ class PluginUnderKubelet {
                                                    int size) = 0;
   // Allocate: empty, or the reason of the refusal.
   virtual std::string Allocate(const std::set<Unit>& units) = 0;
+  // Kubelet has written its checkpoint, as it does after each container.
+  virtual void Checkpointed(const std::string& /*pod*/, const std::string& /*container*/,
+                            const std::set<Unit>& /*units*/) {}
 };
 
 class KubeletModel {
@@ -44,6 +47,7 @@ class KubeletModel {
         Remove(pod);
         return container.name + ": " + refusal;
       }
+      plugin.Checkpointed(pod, container.name, got);
       for (const Unit& unit : got) {
         taken_.insert(unit);
         held_[pod][container.name].insert(unit);

@@ -93,7 +93,7 @@ TEST_CASE("packing explains a failure in numbers") {
   CHECK(sixty.largest_free == 50);
   CHECK(sixty.sum_free == 100);
   CHECK_FALSE(sixty.only_jointly);
-  CHECK(why({100, 99}, {{"a", kRegular, 200}}).whole_free == 1);
+  CHECK(why({100, 99}, {{"a", kRegular, 200}}).cards_with_room == 1);
   CHECK(why({50, 50}, {{"a", kRegular, 40}, {"b", kRegular, 40}, {"c", kRegular, 20}}).only_jointly);
 }
 

@@ -72,7 +72,7 @@ TEST_CASE("a placement that does not match the pod is refused") {
 }
 
 // A plugin with reservations only: any units of the cards that the tracker chooses, with the real plugin's rule in
-// Allocate (one card for up to 100 units, else whole cards).
+// Allocate (equal parts of the cards, and of one card up to 100 units unless the request is split).
 class TrackerPlugin : public PluginUnderKubelet {
  public:
   explicit TrackerPlugin(std::uint64_t seed) : random_(seed) {}
@@ -85,12 +85,14 @@ class TrackerPlugin : public PluginUnderKubelet {
     const auto cards = tracker.Choose(free, started, size);
     if (!cards.ok()) return cards.status();
     std::vector<Unit> units(must.begin(), must.end());
+    const auto each = static_cast<std::size_t>(size) / cards->size();
     for (const std::string& card : *cards) {
       std::vector<Unit> of_card;
       for (const Unit& unit : available) {
         if (unit.first == card && !must.contains(unit)) of_card.push_back(unit);
       }
       random_.Shuffle(of_card);
+      if (must.empty() && cards->size() > 1) of_card.resize(std::min(of_card.size(), each));
       units.insert(units.end(), of_card.begin(), of_card.end());
     }
     units.resize(std::min<std::size_t>(units.size(), size));
@@ -100,9 +102,8 @@ class TrackerPlugin : public PluginUnderKubelet {
   std::string Allocate(const std::set<Unit>& units) override {
     std::map<std::string, int> per_card;
     for (const Unit& unit : units) ++per_card[unit.first];
-    if (per_card.size() == 1) return "";
     for (const auto& [card, count] : per_card) {
-      if (count != kUnitsPerCard) return "units of " + std::to_string(per_card.size()) + " cards";
+      if (count != per_card.begin()->second) return "unequal units of " + std::to_string(per_card.size()) + " cards";
     }
     return "";
   }
@@ -160,7 +161,13 @@ class World {
       ledger_.Remove(uid);
       return;
     }
-    plugin_.tracker.PodAdmitted(uid, kubelet_.CardsOf(uid));
+    const ContainerCards given = kubelet_.CardsOf(uid);
+    for (const ContainerUnits& container : pods_.at(uid).containers) {
+      INFO(uid << " " << container.name << " " << container.units << " on " << container.Cards());
+      if (knows_placements_) REQUIRE(static_cast<int>(given.at(container.name).size()) == container.Cards());
+      split += container.IsSplit();
+    }
+    plugin_.tracker.PodAdmitted(uid, given);
     ledger_.Put(uid, {.name = uid, .live = {}, .admitted = true});
     running_.push_back(uid);
     // An annotation that names pods may lag. One that does not is safe only while it is fresh (scheduler/README.md,
@@ -201,7 +208,7 @@ class World {
   std::uint64_t Below(std::uint64_t bound) { return random_.Below(bound); }
   bool Waiting() const { return !waiting_.empty(); }
 
-  int bound = 0;
+  int bound = 0, split = 0;
   std::vector<std::string> refused;
 
  private:
@@ -233,6 +240,10 @@ class World {
     const std::uint64_t regular = shape == 1 ? 1 + random_.Below(3) : 1;
     for (std::uint64_t i = 0; i < regular; ++i) {
       containers.push_back({"c" + std::to_string(i), kRegular, RandomUnits()});
+    }
+    for (ContainerUnits& container : containers) {
+      const int cards = 1 + static_cast<int>(random_.Below(4));
+      if (cards > 1 && container.units % cards == 0) container.cards = cards;
     }
     return containers;
   }
@@ -319,7 +330,7 @@ TEST_CASE("without knowledge of placements the plugin refuses some: the test can
 
 TEST_CASE("binds, admissions, ends, deletions and plugin restarts in random order: none is refused") {
   const auto policy = *MakePolicy("best-fit", {}, 100);
-  int pods = 0;
+  int pods = 0, split = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     World world(seed, *policy);
     for (int i = 0; i < 150; ++i) {
@@ -346,7 +357,9 @@ TEST_CASE("binds, admissions, ends, deletions and plugin restarts in random orde
       REQUIRE(world.refused == std::vector<std::string>{});
     }
     pods += world.bound;
+    split += world.split;
   }
+  CHECK(split > 200);
   CHECK(pods > 3000);
 }
 

@@ -49,6 +49,9 @@ another workload the annotations belong into the template's metadata.
 `gpu-fraction` and `gpu-memory` of a running pod change as far as its GPU has room; the answer is in `sluice.dev/granted`
 ([sharing.md](sharing.md#changing-a-running-pods-size)).
 
+`gpu-count` makes the size and all other settings those of each of several GPUs ([sharing.md](sharing.md#shares-of-several-gpus)). A
+container that asks for the resource alone gets it split evenly. More GPUs than the largest known node of the pod has are denied.
+
 A wrong value is denied at admission with the field, the value and what is accepted; nothing is ignored and nothing is
 clamped. All errors of a pod come in one message.
 
@@ -139,9 +142,11 @@ also get the units, where [queues](queues.md) count them.
 Where the chart allows it (`webhook.aliases`), the forms of other systems are read when none of `sluice.dev` gives a size, and the
 webhook warns that they are deprecated here:
 
-- KAI, Run:ai 2: `gpu-fraction`, `gpu-memory` (a whole number of MiB), `gpu-fraction-container-name` (default: the first container);
+- KAI, Run:ai 2: `gpu-fraction`, `gpu-memory` (a whole number of MiB), `gpu-fraction-container-name` (default: the first container),
+  `gpu-fraction-num-devices` (`gpu-count`);
 - KAI, Run:ai 3: `nvidia.com/container.<name>.gpu-memory.request` (the budget) and `.limit` (`memory-limit`);
-- HAMi: the resources `nvidia.com/gpumem`, `nvidia.com/gpumem-percentage` and `nvidia.com/gpucores` (`compute-limit`);
+- HAMi: the resources `nvidia.com/gpumem`, `nvidia.com/gpumem-percentage` and `nvidia.com/gpucores` (`compute-limit`), with the number in
+  `nvidia.com/gpu` (`gpu-count`);
 - nvshare: the resource `nvshare.com/gpu` (a tenth of a GPU).
 
 [migration.md](migration.md) has a before and after of each.

@@ -8,6 +8,7 @@
 
 #include "common/settings/settings.h"
 #include "sluice/names.h"
+#include "sluice/wire.h"
 #include "webhook/decision/findings.h"
 #include "webhook/decision/patch.h"
 
@@ -137,7 +138,10 @@ class Converter {
     std::map<std::string, std::string> wanted;
     if (memory || percent || cores) {
       const auto cards = Quantity(c, kCards);
-      if (cards.value_or(1) != 1) DenyResource(c, kCards, *cards, "1 beside gpumem, for a share is part of one GPU");
+      if (cards.value_or(1) > SLUICE_MAX_GPUS) {
+        DenyResource(c, kCards, *cards, "1 to " + std::to_string(SLUICE_MAX_GPUS) + " beside a part of each");
+      }
+      if (cards.value_or(1) > 1) wanted[SLUICE_KEY_GPU_COUNT] = std::to_string(*cards);
       if (percent && *percent > 100) DenyResource(c, kMemoryPercent, *percent, "1 to 100");
       if (cores && *cores > 100) DenyResource(c, kCores, *cores, "1 to 100");
       if (memory) {
@@ -182,12 +186,9 @@ class Converter {
     for (const Container& c : view_.containers) {
       if (container.empty() && c.kind == ContainerKind::kRegular) container = c.name;
     }
-    const std::string_view devices = Text(*view_.annotations, "gpu-fraction-num-devices");
-    if (!devices.empty() && devices != "1") {
-      findings_.Deny(Rule::kAliasUnsupported, "gpu-fraction-num-devices: '" + std::string(devices.substr(0, 64)) +
-                                                  "' is not accepted; accepted: 1, because a share is part of one GPU");
-    }
     if (HasOwnSize(container)) return;
+    const std::string devices(Text(*view_.annotations, "gpu-fraction-num-devices"));
+    if (!devices.empty() && devices != "1") Add(SLUICE_KEY_GPU_COUNT, container, devices);
     if (HasAnnotation("gpu-fraction")) {
       Add(SLUICE_KEY_GPU_FRACTION, container, std::string(Text(*view_.annotations, "gpu-fraction")));
     }

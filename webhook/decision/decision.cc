@@ -1,13 +1,13 @@
 #include "webhook/decision/decision.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "common/settings/settings.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
-#include "sluice/wire.h"
 #include "webhook/decision/convert.h"
 #include "webhook/decision/host_access.h"
 #include "webhook/decision/injection.h"
@@ -17,6 +17,7 @@
 #include "webhook/decision/patch.h"
 #include "webhook/decision/requested_shares.h"
 #include "webhook/decision/resize.h"
+#include "webhook/decision/units.h"
 
 namespace sluice::webhook {
 namespace {
@@ -28,19 +29,6 @@ bool IsExcluded(const Input& input) {
   return !input.off.test(static_cast<size_t>(Rule::kExcluded)) &&
          std::find(excluded.begin(), excluded.end(), input.name_space) != excluded.end();
 }
-
-bool AreUnitsAccepted(int64_t units) {
-  return (units >= 1 && units <= SLUICE_UNITS_PER_GPU) ||
-         (units > 0 && units % SLUICE_UNITS_PER_GPU == 0 && units <= int64_t{SLUICE_UNITS_PER_GPU} * SLUICE_MAX_GPUS);
-}
-
-// The share that one container gets.
-struct GrantedShare {
-  const RequestedShare* requested;
-  uint32_t percent;
-  bool is_computed = false;  // the webhook chose the units, not the user
-  bool is_resized = false;   // the pod comes back with a size that it got while it ran
-};
 
 class Decider {
  public:
@@ -68,10 +56,10 @@ class Decider {
     }
     std::vector<GrantedShare> shares;
     for (const RequestedShare& r : requested.containers) Grant(view, r, shares);
-    CheckInitReuse(shares);
+    CheckInitReuse(shares, findings_);
     Patch patch;
     for (const GrantedShare& s : shares) {
-      InjectResource(*s.requested, s.percent, findings_, patch);
+      InjectResource(*s.requested, s.Units(), findings_, patch);
       InjectVariables(*s.requested, s.percent, s.is_resized, input_, findings_, patch);
       AddWarnings(*view.spec, *s.requested);
     }
@@ -128,89 +116,86 @@ class Decider {
     const Container& c = *r.container;
     if (c.kind == ContainerKind::kEphemeral || r.sized_by.empty()) return;
     CheckOtherSystems(view, c, r.sized_by, input_, findings_);
-    if (!CheckUnits(c)) return;
-    const std::optional<int64_t> units = c.limit ? c.limit : c.request;
+    const uint32_t cards = CardsOf(r.settings);
+    if (!CheckUnits(c, cards, findings_)) return;
+    std::optional<int64_t> units = c.limit ? c.limit : c.request;
     if (r.settings.priority == settings::Priority::kOpportunistic) {
       std::string problem = OpportunisticProblem(r, units);
-      if (problem.empty()) return shares.push_back({&r, 1, false});
+      if (problem.empty()) return shares.push_back({&r, 1});
       return findings_.Deny(Rule::kResourceContradiction, std::move(problem));
     }
+    const bool is_resized = units && marker_.HasOtherSize(c.name, *units, r.settings);
+    const bool was_computed =
+        units && r.settings.gpu_memory && marker_.HasComputed(c.name, *units, *r.settings.gpu_memory);
+    if (units) *units /= cards;  // from here on of each GPU, as all sizes are
     if (input_.mode == Mode::kUpdate) return GrantRunning(view, r, units, shares);
+    if (!CheckCount(view, r)) return;
     std::optional<uint32_t> percent = r.settings.gpu_percent;
     bool is_computed = false;
-    const bool is_resized = units && marker_.HasOtherSize(c.name, *units, r.settings);
     if (const auto memory = r.settings.gpu_memory; memory && !percent) {
-      is_computed = !units || is_resized || marker_.HasComputed(c.name, *units, *memory);
+      is_computed = !units || is_resized || was_computed;
       percent = PercentOfMemory(view, r, *memory, units, is_computed);
       if (!percent) return;
     } else if (percent && units && *units != *percent && !is_resized) {
       findings_.Deny(Rule::kResourceContradiction,
                      r.sized_by + ": '" + settings::FormatFraction(*percent) + "' contradicts " + c.field +
-                         ".resources of container '" + c.name + "', which requests " + std::to_string(*units) +
-                         " of " SLUICE_RESOURCE "; accepted: " + std::to_string(*percent) + ", or no such resource");
+                         ".resources of container '" + c.name + "', which requests " + std::to_string(*units * cards) +
+                         " of " SLUICE_RESOURCE "; accepted: " + std::to_string(*percent * cards) +
+                         ", or no such resource");
     }
     if (!percent && units) percent = static_cast<uint32_t>(*units);
     if (!percent) return;  // an invalid size is denied already
     CheckMemoryLimit(view, r, *percent);
-    shares.push_back({&r, *percent, is_computed, is_resized});
+    shares.push_back({&r, *percent, cards, is_computed, is_resized});
   }
 
-  // A running container keeps its units; the agent gives it another size if its card has it.
+  // Whether a known node that the pod may go to has as many GPUs. Without known nodes any number may be right.
+  bool CheckCount(const PodView& view, const RequestedShare& r) {
+    const uint32_t cards = CardsOf(r.settings);
+    if (cards == 1 || !findings_.IsEnabled(Rule::kCountAbove)) return true;
+    const size_t most = Gpus(*view.spec, 1).most_on_a_node;
+    if (most == 0 || most >= cards) return true;
+    findings_.Deny(Rule::kCountAbove, CountField(r) + ": '" + std::to_string(cards) + "' exceeds the " +
+                                          std::to_string(most) + " GPU(s) of the largest node that the pod may go to " +
+                                          "(container '" + r.container->name + "'); accepted: at most " +
+                                          std::to_string(most) + ", or a nodeSelector that matches only other nodes");
+    return false;
+  }
+
+  // `units`: of each GPU. A running container keeps them; the agent gives it another size if its card has it.
   void GrantRunning(const PodView& view, const RequestedShare& r, std::optional<int64_t> units,
                     std::vector<GrantedShare>& shares) {
     if (input_.is_resize) CheckResize(view, r);
     if (!units) return;
     const auto percent = static_cast<uint32_t>(*units);
     CheckMemoryLimit(view, r, r.settings.gpu_percent.value_or(percent));
-    shares.push_back({&r, percent});
+    shares.push_back({&r, percent, CardsOf(r.settings)});
   }
 
   void CheckResize(const PodView& view, const RequestedShare& r) {
     if (std::string problem = ResizeProblem(r); !problem.empty()) {
       findings_.Deny(Rule::kResize, std::move(problem));
     } else if (r.settings.gpu_memory) {
-      const MemoryShare share =
-          ShareOfMemory(*r.settings.gpu_memory, Gpus(*view.spec), input_.config.assumed_gpu_memory);
+      const MemoryShare share = ShareOfMemory(*r.settings.gpu_memory, Gpus(*view.spec, CardsOf(r.settings)),
+                                              input_.config.assumed_gpu_memory);
       if (share.percent || share.is_unknown) return;
       findings_.Deny(Rule::kMemoryAbove, r.sized_by + ": " + share.error + " (container '" + r.container->name + "')");
     }
   }
 
-  bool CheckUnits(const Container& c) {
-    if (!c.requests_resource) return true;
-    const std::string field = c.field + ".resources (" SLUICE_RESOURCE " of container '" + c.name + "')";
-    const std::string accepted = "' is not accepted; accepted: a whole number from 1 to " +
-                                 std::to_string(SLUICE_UNITS_PER_GPU) + ", or a multiple of " +
-                                 std::to_string(SLUICE_UNITS_PER_GPU) + " up to " +
-                                 std::to_string(SLUICE_UNITS_PER_GPU * SLUICE_MAX_GPUS);
-    if (!c.invalid_quantity.empty()) {
-      findings_.Deny(Rule::kResourceValue, field + ": '" + c.invalid_quantity.substr(0, 64) + accepted);
-      return false;
-    }
-    for (const auto& units : {c.limit, c.request}) {
-      if (units && !AreUnitsAccepted(*units)) {
-        findings_.Deny(Rule::kResourceValue, field + ": '" + std::to_string(*units) + accepted);
-        return false;
-      }
-    }
-    if (c.limit && c.request && *c.limit != *c.request) {
-      findings_.Deny(Rule::kRequestsDiffer, field + ": limits has " + std::to_string(*c.limit) + " and requests has " +
-                                                std::to_string(*c.request) + "; accepted: the same number in both");
-      return false;
-    }
-    return true;
+  // The GPUs of nodes that have at least so many.
+  const Candidates& Gpus(const Json& spec, uint32_t cards) {
+    const auto [found, is_new] = gpus_.try_emplace(cards);
+    if (is_new) found->second = FindGpus(spec, input_.nodes, cards);
+    return found->second;
   }
 
-  const Candidates& Gpus(const Json& spec) {
-    if (!gpus_) gpus_ = FindGpus(spec, input_.nodes);
-    return *gpus_;
-  }
-
-  // `units`: the resource that the container requests; `is_computed`: the webhook chose them, for the GPUs known then.
-  // nullopt: denied, or unknown.
+  // `units`: what the container requests of the resource for each GPU; `is_computed`: the webhook chose them, for the
+  // GPUs known then. nullopt: denied, or unknown.
   std::optional<uint32_t> PercentOfMemory(const PodView& view, const RequestedShare& r, uint64_t memory,
                                           std::optional<int64_t> units, bool is_computed) {
-    const MemoryShare share = ShareOfMemory(memory, Gpus(*view.spec), input_.config.assumed_gpu_memory);
+    const MemoryShare share =
+        ShareOfMemory(memory, Gpus(*view.spec, CardsOf(r.settings)), input_.config.assumed_gpu_memory);
     if (!share.warning.empty()) findings_.Warn(Rule::kWarnModels, r.sized_by + ": " + share.warning);
     if (!share.percent) {
       // The agent gives no more than the units are worth.
@@ -227,20 +212,22 @@ class Decider {
     }
     if (!units || is_computed) return share.percent;
     // A user may request more units than the bytes need. Fewer can come with a pod copied from another cluster.
+    const uint32_t cards = CardsOf(r.settings);
     if (*units < *share.percent) {
       findings_.Deny(Rule::kResourceContradiction,
                      r.sized_by + ": '" + settings::FormatQuantity(memory) + "' needs " +
-                         std::to_string(*share.percent) + " percent of the smallest GPU, but " + r.container->field +
-                         ".resources of container '" + r.container->name + "' requests " + std::to_string(*units) +
-                         " of " SLUICE_RESOURCE "; accepted: at least " + std::to_string(*share.percent) +
-                         ", or no such resource");
+                         std::to_string(*share.percent) + " percent of the smallest GPU" +
+                         (cards > 1 ? ", " + std::to_string(cards) + " times" : "") + ", but " + r.container->field +
+                         ".resources of container '" + r.container->name + "' requests " +
+                         std::to_string(*units * cards) + " of " SLUICE_RESOURCE "; accepted: at least " +
+                         std::to_string(*share.percent * cards) + ", or no such resource");
     }
     return static_cast<uint32_t>(*units);
   }
 
   void CheckMemoryLimit(const PodView& view, const RequestedShare& r, uint32_t percent) {
     if (!r.settings.memory_limit || r.settings.gpu_memory) return;
-    const uint64_t smallest = Gpus(*view.spec).smallest();
+    const uint64_t smallest = Gpus(*view.spec, CardsOf(r.settings)).smallest();
     if (smallest == 0) return;
     const uint64_t budget = smallest / 100 * percent;
     if (*r.settings.memory_limit >= budget) return;
@@ -249,25 +236,6 @@ class Decider {
                        settings::FormatQuantity(*r.settings.memory_limit) + "' is below the budget of container '" +
                        r.container->name + "', which is " + std::to_string(percent) + " percent of " +
                        settings::HumanBytes(smallest) + "; accepted: at least " + settings::HumanBytes(budget));
-  }
-
-  // The kubelet passes an init container's devices on to the later containers, and may then hand out a mix of GPUs.
-  void CheckInitReuse(const std::vector<GrantedShare>& shares) {
-    const GrantedShare* largest = nullptr;  // of the init containers so far; `shares` is in the containers' order
-    for (const GrantedShare& s : shares) {
-      const Container& c = *s.requested->container;
-      if (largest != nullptr && s.percent < largest->percent) {
-        const Container& init = *largest->requested->container;
-        findings_.Deny(Rule::kInitReuse, init.field + ".resources: init container '" + init.name + "' requests " +
-                                             std::to_string(largest->percent) +
-                                             " of " SLUICE_RESOURCE ", and the later container '" + c.name +
-                                             "' requests only " + std::to_string(s.percent) +
-                                             "; accepted: the same number in both, or at most " +
-                                             std::to_string(SLUICE_UNITS_PER_GPU) + " in the init container");
-        return;
-      }
-      if (c.kind == ContainerKind::kInit && s.percent > SLUICE_UNITS_PER_GPU) largest = &s;
-    }
   }
 
   void AddWarnings(const Json& spec, const RequestedShare& r) {
@@ -308,12 +276,14 @@ class Decider {
       if (!names.insert(s.requested->container->name).second) continue;
       containers += (containers.empty() ? "" : ",") + Quote(s.requested->container->name) +
                     ":{\"percent\":" + std::to_string(s.percent);
+      if (s.cards > 1) containers += ",\"cards\":" + std::to_string(s.cards);
       if (const auto memory = s.requested->settings.gpu_memory) containers += ",\"memory\":" + std::to_string(*memory);
       if (s.is_computed) containers += ",\"units\":\"computed\"";
       containers += "}";
       if (!out_.reason.empty()) out_.reason += "; ";
-      out_.reason +=
-          s.requested->container->name + ": " + std::to_string(s.percent) + " percent by " + s.requested->sized_by;
+      out_.reason += s.requested->container->name + ": " + std::to_string(s.percent) + " percent " +
+                     (s.cards > 1 ? "of each of " + std::to_string(s.cards) + " GPUs " : "") + "by " +
+                     s.requested->sized_by;
     }
     return R"({"version":")" SLUICE_VERSION R"(","containers":{)" + containers + R"(},"reason":)" + Quote(out_.reason) +
            "}";
@@ -342,7 +312,7 @@ class Decider {
   // webhook's version.
   void SetUnits(const PodView& view, const std::vector<GrantedShare>& shares, const std::string& marker) {
     Patch patch;
-    for (const GrantedShare& s : shares) InjectResource(*s.requested, s.percent, findings_, patch);
+    for (const GrantedShare& s : shares) InjectResource(*s.requested, s.Units(), findings_, patch);
     if (patch.Dump().empty()) return;
     SetMarker(view, marker, patch);
     out_.units_patch = patch.Dump();
@@ -351,8 +321,8 @@ class Decider {
   const Input& input_;
   Decision& out_;
   Findings findings_;
-  Marker marker_;                   // of an earlier admission of this pod, or of the pod that it was copied from
-  std::optional<Candidates> gpus_;  // of this pod; found at first use
+  Marker marker_;                        // of an earlier admission of this pod, or of the pod that it was copied from
+  std::map<uint32_t, Candidates> gpus_;  // of this pod, by the least number on a node; found at first use
 };
 
 }  // namespace

@@ -71,8 +71,9 @@ void CheckVariable(const RequestedShare& share, size_t index, const Json& entry,
   }
   const auto all = settings::Format(given);
   const auto expected = all.find(std::string(key->name));
-  // Without an annotation the user may set the variable: it cannot raise the share.
-  if (expected == all.end() && !IsSize(*key)) return;
+  // Without an annotation the user may set the variable: it cannot raise the share. But it does not split it either.
+  const bool is_split = own.gpu_count > 1u;
+  if (expected == all.end() && !IsSize(*key) && !is_split) return;
   if (HaveSameValue(*key, own, given)) return;
   const std::string value(Text(entry, "value"));
   findings.Deny(

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "sluice/wire.h"
 #include "webhook/decision/json_reader.h"
 
 namespace sluice::webhook {
@@ -22,19 +23,31 @@ std::optional<uint64_t> Marker::Bytes(std::string_view container) const {
   return bytes != nullptr && bytes->is_number_unsigned() ? std::optional(bytes->get<uint64_t>()) : std::nullopt;
 }
 
-bool Marker::HasComputed(std::string_view container, int64_t units, uint64_t memory) const {
+int64_t Marker::Cards(std::string_view container) const {
+  const Json* c = Find(container);
+  const Json* cards = c == nullptr ? nullptr : Member(*c, "cards");
+  return cards != nullptr && cards->is_number_unsigned() && *cards <= SLUICE_MAX_GPUS ? cards->get<int64_t>() : 1;
+}
+
+std::optional<int64_t> Marker::Units(std::string_view container) const {
   const Json* c = Find(container);
   const Json* percent = c == nullptr ? nullptr : Member(*c, "percent");
-  return percent != nullptr && *percent == units && IsComputed(container) && Bytes(container) == memory;
+  if (percent == nullptr || !percent->is_number_unsigned() || *percent > SLUICE_UNITS_PER_GPU * SLUICE_MAX_GPUS) {
+    return std::nullopt;
+  }
+  return percent->get<int64_t>() * Cards(container);
+}
+
+bool Marker::HasComputed(std::string_view container, int64_t units, uint64_t memory) const {
+  return Units(container) == units && IsComputed(container) && Bytes(container) == memory;
 }
 
 bool Marker::HasOtherSize(std::string_view container, int64_t units, const settings::Settings& size) const {
-  const Json* c = Find(container);
-  const Json* percent = c == nullptr ? nullptr : Member(*c, "percent");
-  if (percent == nullptr || *percent != units) return false;
-  const Json* bytes = Member(*c, "memory");
+  const int64_t cards = size.gpu_count.value_or(1);
+  if (Units(container) != units || Cards(container) != cards) return false;
+  const Json* bytes = Member(*Find(container), "memory");
   if (size.gpu_memory) return bytes == nullptr || *bytes != *size.gpu_memory;
-  return size.gpu_percent && (bytes != nullptr || *size.gpu_percent != units);
+  return size.gpu_percent && (bytes != nullptr || *size.gpu_percent * cards != units);
 }
 
 Marker ReadMarker(const PodView& view) {

@@ -27,6 +27,7 @@ class Marker {
   // pod may come back in another cluster.
   bool HasComputed(std::string_view container, int64_t units, uint64_t memory) const;
   // Whether an earlier admission gave the container these units for another size: the running pod got this size later.
+  // On how many GPUs its share is cannot change.
   bool HasOtherSize(std::string_view container, int64_t units, const settings::Settings& size) const;
   bool Has(std::string_view container) const { return Find(container) != nullptr; }
   // Whether the webhook itself chose the container's units, for the bytes below.
@@ -36,6 +37,9 @@ class Marker {
 
  private:
   const Json* Find(std::string_view container) const;
+  // The units of an earlier admission, on all GPUs together; nullopt: not known.
+  std::optional<int64_t> Units(std::string_view container) const;
+  int64_t Cards(std::string_view container) const;
 
   Json json_;
 };

@@ -131,12 +131,13 @@ bool PodMatchesNode(const Json& spec, const Node& node) {
   return std::any_of(at->begin(), at->end(), [&](const Json& term) { return MatchesTerm(term, node); });
 }
 
-Candidates FindGpus(const Json& spec, const Nodes& nodes) {
+Candidates FindGpus(const Json& spec, const Nodes& nodes, size_t at_least) {
   Candidates out;
   for (const auto& [name, node] : nodes) {
     if (node.gpus.empty()) continue;
     ++out.nodes_with_gpus;
-    if (!PodMatchesNode(spec, node)) continue;
+    if (node.gpus.size() < at_least || !PodMatchesNode(spec, node)) continue;
+    out.most_on_a_node = std::max(out.most_on_a_node, node.gpus.size());
     for (const Gpu& g : node.gpus) out.models[g.memory].insert(g.model);
   }
   return out;

@@ -41,9 +41,11 @@ bool PodMatchesNode(const Json& spec, const Node& node);
 struct Candidates {
   std::map<uint64_t, std::set<std::string>> models;                                 // by bytes
   size_t nodes_with_gpus = 0;                                                       // of the whole cluster
+  size_t most_on_a_node = 0;                                                        // GPUs
   uint64_t smallest() const { return models.empty() ? 0 : models.begin()->first; }  // bytes
 };
-Candidates FindGpus(const Json& spec, const Nodes& nodes);
+// Of nodes with `at_least` GPUs.
+Candidates FindGpus(const Json& spec, const Nodes& nodes, size_t at_least = 1);
 
 struct MemoryShare {
   std::optional<uint32_t> percent;  // of the smallest GPU that the pod may get

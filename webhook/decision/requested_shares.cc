@@ -45,7 +45,7 @@ class Resolver {
     CheckNames();
     for (const Container& c : view_.containers) out.containers.push_back(ForContainer(c));
     AddPodLevel(out.containers);
-    for (RequestedShare& r : out.containers) AddFromVariable(r);
+    for (RequestedShare& r : out.containers) AddFromVariables(r);
     for (RequestedShare& r : out.containers) Parse(r);
     std::erase_if(out.containers, [](const RequestedShare& r) { return r.sources.empty() && r.sized_by.empty(); });
     return out;
@@ -202,17 +202,25 @@ class Resolver {
     for (RequestedShare& r : containers) {
       if (r.container != target) continue;
       r.sources.push_back(s);
-      r.sized_by = s.field;
+      if (IsSize(*s.key)) r.sized_by = s.field;
       return;
     }
   }
 
-  // `kubectl debug --copy-to` copies the webhook's additions, without the annotations. The resource is there, so the
-  // bytes that the variable gives need no other permission.
-  void AddFromVariable(RequestedShare& r) const {
+  // `kubectl debug --copy-to` copies the webhook's additions, without the annotations. The resource is there, so what
+  // the variables say about its use needs no other permission.
+  void AddFromVariables(RequestedShare& r) const {
+    if (r.sized_by != SLUICE_RESOURCE || !findings_.IsEnabled(Rule::kCopiedVariable)) return;
+    const auto& own = r.sources;
+    const bool has_count = std::any_of(own.begin(), own.end(),
+                                       [](const SettingSource& s) { return s.key->id == settings::Id::kGpuCount; });
+    if (!has_count) AddFromVariable(settings::Of(settings::Id::kGpuCount), r);
+    AddFromVariable(settings::Of(settings::Id::kGpuMemory), r);
+  }
+
+  static void AddFromVariable(const settings::Key& key, RequestedShare& r) {
     const Json* env = Member(*r.container->json, "env");
-    if (r.sized_by != SLUICE_RESOURCE || env == nullptr || !findings_.IsEnabled(Rule::kCopiedVariable)) return;
-    const settings::Key& key = settings::Of(settings::Id::kGpuMemory);
+    if (env == nullptr) return;
     for (size_t i = env->size(); i > 0; --i) {  // the last variable of a name counts
       const Json& entry = (*env)[i - 1];
       if (Text(entry, "name") != key.variable) continue;
@@ -220,7 +228,7 @@ class Resolver {
       const std::string field = r.container->field + ".env[" + std::to_string(i - 1) + "] (" +
                                 std::string(key.variable) + " of container '" + r.container->name + "')";
       r.sources.push_back({&key, std::string(Text(entry, "value")), field});
-      r.sized_by = key.variable;
+      if (IsSize(key)) r.sized_by = key.variable;
       return;
     }
   }

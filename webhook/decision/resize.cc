@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sluice/names.h"
+#include "webhook/decision/units.h"
 
 namespace sluice::webhook {
 namespace {
@@ -22,18 +23,23 @@ std::string_view ContainerOf(std::string_view annotation) {
 std::string ResizeProblem(const RequestedShare& share) {
   const Container& c = *share.container;
   if (!share.settings.gpu_percent && !share.settings.gpu_memory) return {};
-  const std::optional<int64_t> units = c.limit ? c.limit : c.request;
+  std::optional<int64_t> units = c.limit ? c.limit : c.request;
   if (!units) {
     return share.sized_by + ": container '" + c.name +
            "' has no share of a GPU, and a running pod gets none; accepted: a new pod";
   }
+  *units /= CardsOf(share.settings);  // of each GPU, as the annotations' sizes are
   const auto percent = share.settings.gpu_percent;
   if (!percent || *percent == *units || (*units <= SLUICE_UNITS_PER_GPU && *percent <= SLUICE_UNITS_PER_GPU)) return {};
-  const int64_t cards = std::max<int64_t>(1, *units / SLUICE_UNITS_PER_GPU);
+  const bool is_split = CardsOf(share.settings) > 1;
+  const int64_t cards = is_split ? CardsOf(share.settings) : std::max<int64_t>(1, *units / SLUICE_UNITS_PER_GPU);
   return share.sized_by + ": '" + settings::FormatFraction(*percent) + "' is not accepted, because container '" +
-         c.name + "' runs on " + std::to_string(cards) + (cards == 1 ? " GPU" : " whole GPUs") +
+         c.name + "' runs on " + std::to_string(cards) +
+         (cards == 1 ? " GPU"
+          : is_split ? " GPUs"
+                     : " whole GPUs") +
          " and keeps this number; accepted: " +
-         (cards == 1 ? "0.01 to 1" : "'" + std::to_string(cards) + "', or a new pod");
+         (cards == 1 || is_split ? "0.01 to 1" : "'" + std::to_string(cards) + "', or a new pod");
 }
 
 bool IsSizeAnnotation(std::string_view annotation, bool aliases) {

@@ -133,10 +133,9 @@ class Sorter {
     }
     if (has_memory) AddAliasMemory(memory->get_ref<const std::string&>());
     sorted_.alias_container = Text(*view_.annotations, kAliasContainer);
-    const std::string_view devices = Text(*view_.annotations, kAliasDevices);
-    if (!devices.empty() && devices != "1") {
-      findings_.Deny(Rule::kAliasUnsupported, std::string(kAliasDevices) + ": '" + std::string(devices.substr(0, 64)) +
-                                                  "' is not accepted; accepted: 1, because a share is part of one GPU");
+    const std::string devices(Text(*view_.annotations, kAliasDevices));
+    if (!devices.empty()) {
+      sorted_.alias.push_back({settings::Find(SLUICE_KEY_GPU_COUNT), devices, std::string(kAliasDevices)});
     }
   }
 
