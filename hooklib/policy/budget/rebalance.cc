@@ -33,7 +33,9 @@ const Plan& Residency::RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_
   // The oldest chunk of the working set is needed next: work repeats itself.
   const auto middle = wanted.begin() + static_cast<std::ptrdiff_t>(count);
   std::partial_sort(wanted.begin(), middle, wanted.end(),
-                    [](const Chunk* a, const Chunk* b) { return a->last_use < b->last_use; });
+                    [](const Chunk* a, const Chunk* b) {
+                      return a->last_use != b->last_use ? a->last_use < b->last_use : a->base < b->base;
+                    });
   for (size_t i = 0; i < count; ++i) {
     FetchResident(wanted[i], queue, &plan_.now);
     candidates_.Unrank(wanted[i]);
