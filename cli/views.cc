@@ -36,6 +36,27 @@ std::string HeldLines(const v1::Status& status) {
   return out;
 }
 
+std::string Ago(uint64_t ms) {
+  const uint64_t s = ms / 1000;
+  return s < 120 ? std::to_string(s) + " s" : s < 7200 ? std::to_string(s / 60) + " min" : std::to_string(s / 3600) + " h";
+}
+
+// Containers that are parked, or are being parked, a line each.
+std::string ParkLines(const v1::Status& status) {
+  std::string out;
+  for (const v1::AllocationStatus& a : status.allocations()) {
+    const v1::ParkStatus& p = a.park();
+    if (p.state() == "parked") {
+      out += NameOf(a) + " is parked by " + p.reason() + " for " + Ago(p.since_ms()) + ": " + StayingText(p) +
+             " stay on the GPU\n";
+    } else if (!p.state().empty()) {
+      out += NameOf(a) + " is being parked by " + p.reason() + ": " +
+             (p.waits().empty() ? Bytes(p.resident_bytes()) + " are leaving the GPU" : p.waits()) + "\n";
+    }
+  }
+  return out;
+}
+
 // Differences of two answers. A process that ended makes a sum fall: then 0.
 uint64_t Less(uint64_t now, uint64_t before) { return now > before ? now - before : 0; }
 
@@ -44,6 +65,10 @@ std::string Rate(uint64_t bytes, double seconds) {
 }
 
 }  // namespace
+
+std::string StayingText(const v1::ParkStatus& park) {
+  return Bytes(park.plain_bytes()) + " of unmanaged memory and " + Bytes(park.context_bytes()) + " of contexts";
+}
 
 std::string StatusText(const v1::Status& status) {
   std::string out = "agent " + status.agent_version() + "\n";
@@ -77,7 +102,7 @@ std::string StatusText(const v1::Status& status) {
                Bytes(s.resident_bytes() + s.unmanaged_bytes()), Bytes(s.live_bytes() + s.unmanaged_bytes()),
                Bytes(limit), Percent(request), Percent(compute_limit), std::to_string(a.processes_size())});
   }
-  const std::string held = HeldLines(status);
+  const std::string held = HeldLines(status) + ParkLines(status);
   return out + table.Text() + (held.empty() ? "" : "\n" + held);
 }
 
@@ -126,7 +151,7 @@ std::string TopText(const v1::Status* before, const v1::Status& now) {
         "a process on a GPU that it was not given: " + (f.pid() == 0 ? "" : "pid " + std::to_string(f.pid()) + ", ") +
         (f.pod().empty() ? "no pod known" : f.namespace_() + "/" + f.pod()) + ", GPU " + f.gpu() + "\n";
   }
-  out += HeldLines(now);
+  out += HeldLines(now) + ParkLines(now);
   if (!now.config_error().empty()) out += "configuration refused: " + now.config_error() + "\n";
   Table table({"CONTAINER", "HOOK", ">STALL", ">BUDGET", ">RESIDENT", ">LIVE", ">FETCH", ">EVICT", ">FAULT", ">HITS",
                ">KNOWN", ">GPU", ">FACTOR"});
