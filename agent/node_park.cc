@@ -112,6 +112,13 @@ void Node::ResumePark(Session& s, uint64_t now_ns) {
   }
 }
 
+void Node::ForgetPark(Allocation& a) {
+  if (!IsParked(a) || !Served(a).empty()) return;
+  a.park.state = Park::State::kAwake;
+  a.park.since_ns = now_ns_;
+  SetParked(a, false);
+}
+
 bool Node::Worked(Session& s, size_t gpu) {
   const sluice_gpu_counters c = Read(s, gpu);
   Session::Parked& parked = s.parked[gpu];
@@ -133,12 +140,7 @@ void Node::UpdateParks(uint64_t now_ns) {
 
 void Node::UpdatePark(Allocation& a, uint64_t now_ns) {
   const std::vector<Session*> served = Served(a);
-  if (served.empty()) {
-    a.park.state = Park::State::kAwake;
-    a.park.since_ns = now_ns;
-    return SetParked(a, false);
-  }
-  bool followed = true;
+  bool followed = !served.empty();
   Bytes resident = 0;
   for (Session* s : served) {
     for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
@@ -165,8 +167,8 @@ void Node::UpdatePark(Allocation& a, uint64_t now_ns) {
 
 void Node::ParkIdle(Allocation& a, uint64_t now_ns) {
   const uint64_t after_ns = a.effective.park_after_s.value_or(0) * 1000ull * kMs;
+  if (after_ns == 0) return;
   const std::vector<Session*> served = Served(a);
-  if (after_ns == 0 || served.empty()) return;
   bool holds = false;
   for (const Session* s : served) {
     uint64_t worked = s->admitted_ns;

@@ -243,6 +243,7 @@ void Node::Drop(Session& s) {
   }
   sessions_.erase(id);
   if (a == nullptr) return;
+  ForgetPark(*a);
   if (a->removed && a->sessions.empty()) Forget(*a);
   dirty_ = true;
 }

@@ -270,7 +270,6 @@ TEST_CASE("all processes of a container are parked together, and one launch wake
   rest(1);
   CHECK(w.State("one") == "parked");
   w.node.Closed(2, w.now);
-  w.Pass(50 * kMillisecond);
   CHECK(w.State("one").empty());  // the next process begins awake
   w.Attach(3, "one");
   CHECK(w.port.Budget(3)->parked == 0);

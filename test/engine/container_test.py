@@ -148,7 +148,7 @@ def nvml_utilisation_is_the_containers():
         n.allocate("other", gpu_memory="2Gi")
         one = n.process("one")
         one("allocate 64")
-        mine, beside = looker(n, "one"), looker(n, "other")
+        mine, beside = make_looker(n, "one"), make_looker(n, "other")
         end, shown = time.monotonic() + 20, 0
         while shown == 0:
             one("launch 20")
