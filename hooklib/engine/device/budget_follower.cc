@@ -23,6 +23,8 @@ constexpr uint64_t kUs = 1000, kMs = 1000 * kUs;
 // slices while that is fast. New host pages take four times as long.
 constexpr uint64_t kMinSliceBytes = uint64_t{64} << 20, kMaxSliceBytes = 4 * kMinSliceBytes;
 constexpr uint64_t kSliceNs = 40 * kMs;
+// A process that wakes fetches more at a time: each slice looks at all chunks.
+constexpr uint64_t kWakeSliceBytes = 2 * kMinSliceBytes;
 // Evictions that a parked process has queued: one that wakes at this moment waits for these.
 constexpr uint64_t kMaxParkedEvictionBytes = uint64_t{512} << 20;
 // Time slices are so long only where working sets exceed the GPU together: the memory follows the token.
@@ -151,7 +153,7 @@ uint64_t ServeDevice(Device& device, EvictionPace* pace) {
       SetEarlier(&next_ns, std::min<uint64_t>(++pace->failed_attempts * kMs, 20 * kMs));
     }
   } else if (device.IsWaking()) {
-    SetEarlier(&next_ns, device.RestoreWorkingSet(kMinSliceBytes) > 0 ? 20 * kUs : 1 * kMs);
+    SetEarlier(&next_ns, device.RestoreWorkingSet(kWakeSliceBytes) > 0 ? 20 * kUs : 1 * kMs);
   } else if (device.tokens.time_slices().holding() && device.RestoreWorkingSet(kMinSliceBytes) > 0) {
     SetEarlier(&next_ns, 20 * kUs);
   }
