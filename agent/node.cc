@@ -265,7 +265,8 @@ bool Node::IsNamed(const Allocation& a, const std::string& name) const {
   const std::string pod = a.pod ? a.pod->ns + "/" + a.pod->pod : a.spec.ns + "/" + a.spec.pod;
   const std::string& container = a.pod ? a.pod->container : a.spec.container;
   if (pod.size() > 1 && (name == pod || name == pod + "/" + container)) return true;
-  return std::ranges::any_of(Served(a), [&](const Session* s) { return s->pid != 0 && std::to_string(s->pid) == name; });
+  return std::ranges::any_of(Served(a),
+                             [&](const Session* s) { return s->pid != 0 && std::to_string(s->pid) == name; });
 }
 
 uint32_t Node::FreeUnits(const std::string& uuid) const {

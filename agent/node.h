@@ -267,10 +267,10 @@ class Node {
   std::vector<Session*> Served(const Allocation& a) const;
   void BeginPark(Allocation& a, const std::string& reason, uint64_t now_ns);
   void EndPark(Allocation& a, const std::string& woken_by, uint64_t now_ns);
-  void SetParked(Allocation& a, bool parked);     // tells ledgers and processes
-  void ResumePark(Session& s, uint64_t now_ns);   // a process returns after the agent's restart
-  void ForgetPark(Allocation& a);                 // its last process has ended
-  void UpdateParks(uint64_t now_ns);              // after the pages were read
+  void SetParked(Allocation& a, bool parked);    // tells ledgers and processes
+  void ResumePark(Session& s, uint64_t now_ns);  // a process returns after the agent's restart
+  void ForgetPark(Allocation& a);                // its last process has ended
+  void UpdateParks(uint64_t now_ns);             // after the pages were read
   void UpdatePark(Allocation& a, uint64_t now_ns);
   void ParkIdle(Allocation& a, uint64_t now_ns);  // by park-after
   bool Worked(Session& s, size_t gpu);            // since it follows the parked budget

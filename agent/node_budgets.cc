@@ -201,7 +201,8 @@ int Node::Tick(uint64_t now_ns) {
   }
   if (sessions_.empty() && now_ns >= recover_until_ns_) return 1000;
   if (now_ns < recover_until_ns_) return 50;
-  settled &= std::ranges::none_of(allocations_, [](const auto& a) { return a.second->park.state == Park::State::kParking; });
+  settled &=
+      std::ranges::none_of(allocations_, [](const auto& a) { return a.second->park.state == Park::State::kParking; });
   if (settled) unsettled_ns_ = 0;
   if (!settled && unsettled_ns_ == 0) unsettled_ns_ = now_ns;
   // The pages are read often while a holder answers. One that is silent for a second may stay so for long.

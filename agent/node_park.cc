@@ -206,8 +206,9 @@ ParkStatus Node::StatusOfPark(const Allocation& a) const {
     }
   }
   if (parked || out.since_ms <= config_.reclaim_late_ms) return out;
-  out.waits = followed ? settings::HumanBytes(out.resident) + " are in use by work that is queued; they leave when it ends"
-                       : "a process does not answer: it is stopped or gets no CPU time";
+  out.waits = followed
+                  ? settings::HumanBytes(out.resident) + " are in use by work that is queued; they leave when it ends"
+                  : "a process does not answer: it is stopped or gets no CPU time";
   return out;
 }
 

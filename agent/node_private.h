@@ -19,8 +19,8 @@ struct Node::Park {
   enum class State : uint8_t { kAwake, kParking, kParked };
   State state = State::kAwake;
   std::string reason, woken_by;
-  uint64_t since_ns = 0;    // of the state; 0: never parked
-  Bytes resident = 0;       // when it began
+  uint64_t since_ns = 0;  // of the state; 0: never parked
+  Bytes resident = 0;     // when it began
   bool put_off_told = false;
   bool refused_told = false;  // that park-after has no effect here
   uint64_t parks = 0, wakes = 0;

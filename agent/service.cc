@@ -73,9 +73,8 @@ class Service::Impl final : public v1::Agent::CallbackService {
 
   ServerUnaryReactor* Wake(CallbackServerContext* context, const v1::WakeRequest* request,
                            v1::WakeResponse* out) override {
-    return Change(context, request->id(), out, [this](const std::string& id, std::string* error) {
-      return node_->Wake(id, MonotonicNs(), error);
-    });
+    return Change(context, request->id(), out,
+                  [this](const std::string& id, std::string* error) { return node_->Wake(id, MonotonicNs(), error); });
   }
 
   // One status an interval until the caller ends the call.

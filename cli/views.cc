@@ -38,7 +38,9 @@ std::string HeldLines(const v1::Status& status) {
 
 std::string Ago(uint64_t ms) {
   const uint64_t s = ms / 1000;
-  return s < 120 ? std::to_string(s) + " s" : s < 7200 ? std::to_string(s / 60) + " min" : std::to_string(s / 3600) + " h";
+  return s < 120    ? std::to_string(s) + " s"
+         : s < 7200 ? std::to_string(s / 60) + " min"
+                    : std::to_string(s / 3600) + " h";
 }
 
 // Containers that are parked, or are being parked, a line each.
@@ -67,7 +69,7 @@ std::string Rate(uint64_t bytes, double seconds) {
 }  // namespace
 
 std::string StayingText(const v1::ParkStatus& park) {
-  return Bytes(park.plain_bytes()) + " of unmanaged memory and " + Bytes(park.context_bytes()) + " of contexts";
+  return Bytes(park.unmanaged_bytes()) + " of unmanaged memory and " + Bytes(park.context_bytes()) + " of contexts";
 }
 
 std::string StatusText(const v1::Status& status) {

@@ -231,7 +231,7 @@ struct sluice_page {
   uint32_t magic;
   uint16_t major, minor;
   uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the hook's last update */
-  uint64_t parked; /* 1: BUDGET has parked the process, and it has launched nothing since */
+  uint64_t parked;       /* 1: BUDGET has parked the process, and it has launched nothing since */
   uint64_t reserved[5];
   struct sluice_gpu_counters gpu[SLUICE_MAX_GPUS];
   struct sluice_lease lease[SLUICE_MAX_GPUS]; /* in the order of the allocation's GPUs */

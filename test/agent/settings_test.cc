@@ -57,8 +57,13 @@ TEST_CASE("a share keeps six digits") {
 }
 
 TEST_CASE("a duration has hours, minutes and seconds in this order") {
-  for (const auto& [text, seconds] : {std::pair{"90s", 90u}, {"10m", 600u}, {"1h30m", 5400u}, {"1h0m5s", 3605u},
-                                      {"720h", 2592000u}, {"off", 0u}, {"0h1s", 1u}}) {
+  for (const auto& [text, seconds] : {std::pair{"90s", 90u},
+                                      {"10m", 600u},
+                                      {"1h30m", 5400u},
+                                      {"1h0m5s", 3605u},
+                                      {"720h", 2592000u},
+                                      {"off", 0u},
+                                      {"0h1s", 1u}}) {
     CAPTURE(text);
     CHECK(s::ParseDuration(text) == seconds);
   }

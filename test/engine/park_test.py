@@ -58,7 +58,7 @@ def parked_memory_goes_to_others_and_returns():
         expect(resident(n, "one") == 0, "nothing movable stays", str(resident(n, "one")))
         expect("one is parked by sluice park for" in n.cli("top", "--once"), "top shows it")
         expect("one is parked by sluice park for" in n.cli("status"), "status shows it")
-        plain = n.status("one")["park"]["plain_bytes"]
+        plain = n.status("one")["park"]["unmanaged_bytes"]
         expect(budget(n, "one") == [plain], "the budget is what stays", f"{budget(n, 'one')} {plain}")
         again = n.cli("park", "one", status=1)
         expect("one is parked already: by sluice park" in again, "a sentence", again)
@@ -174,7 +174,7 @@ def a_parked_process_may_allocate():
         one("plain 256")
         n.cli("park", "one")
         expect(
-            n.status("one")["park"]["plain_bytes"] >= 256 * MIB, "plain bytes are named", str(n.status("one")["park"])
+            n.status("one")["park"]["unmanaged_bytes"] >= 256 * MIB, "plain bytes are named", str(n.status("one")["park"])
         )
         began = time.monotonic()
         expect(one("plain 512") == "ok", "unmanaged memory")

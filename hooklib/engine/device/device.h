@@ -316,9 +316,9 @@ struct Device final : memory::Timeline {
   bool OnEngineStream(F work) SLUICE_DEVICE_LOCKED;
   Stream* EngineStream(Context* context) SLUICE_DEVICE_LOCKED;
   uint64_t CountLaunches() const SLUICE_DEVICE_LOCKED;
-  uint64_t LinkBytes() const SLUICE_DEVICE_LOCKED;  // moved so far, by whomever
+  uint64_t LinkBytes() const SLUICE_DEVICE_LOCKED;                    // moved so far, by whomever
   void FollowParked(const sluice_budget& next) SLUICE_DEVICE_LOCKED;  // before it is in force
-  uint64_t PlainBound() const SLUICE_DEVICE_LOCKED;                   // of unmanaged memory
+  uint64_t UnmanagedBound() const SLUICE_DEVICE_LOCKED;               // of unmanaged memory
   void NoteRestored(uint64_t bytes) SLUICE_DEVICE_LOCKED;             // by RestoreWorkingSet, while waking
   void Activate() SLUICE_DEVICE_LOCKED;
   void StartCounting() SLUICE_DEVICE_LOCKED;

@@ -65,7 +65,7 @@ std::optional<memory::Va> Device::AllocateUnevictable(Context* context, uint64_t
   if (bytes > kChunkBytes || max_bytes < kChunkBytes) return std::nullopt;
   if (const auto va = unevictable.Allocate(bytes, stream)) return va;
   const uint64_t unmanaged = unmanaged_bytes.load(std::memory_order_relaxed) + kChunkBytes;
-  if (unevictable.requested_bytes() + kChunkBytes > max_bytes || unmanaged > PlainBound() ||
+  if (unevictable.requested_bytes() + kChunkBytes > max_bytes || unmanaged > UnmanagedBound() ||
       allocated_bytes + unmanaged > budget.limit_bytes || !ChargeWithinLease(kChunkBytes))
     return std::nullopt;
   CUdeviceptr base = 0;
@@ -325,7 +325,7 @@ bool Device::ReserveUnmanaged(uint64_t bytes) {
     DeviceLock lock(mutex);
     AskToWake();
     const auto fits = [&]() SLUICE_DEVICE_LOCKED {
-      return !ExceedsAddressSpace(bytes) && unmanaged_bytes.load() + bytes <= PlainBound();
+      return !ExceedsAddressSpace(bytes) && unmanaged_bytes.load() + bytes <= UnmanagedBound();
     };
     // A guarantee that was lent out returns; bytes beyond it are promised to no one.
     const bool is_owed = !ExceedsAddressSpace(bytes) && unmanaged_bytes.load() + bytes <= budget.guaranteed_bytes;

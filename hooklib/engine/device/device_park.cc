@@ -42,7 +42,7 @@ void Device::AskToWake() {
 }
 
 // Its guarantee comes back while the process wakes, so a parked one is refused nothing.
-uint64_t Device::PlainBound() const {
+uint64_t Device::UnmanagedBound() const {
   return budget.parked ? std::max(budget.budget_bytes, budget.guaranteed_bytes) : budget.budget_bytes;
 }
 
@@ -51,8 +51,7 @@ void Device::NoteAgentLost() {
   if (!budget.parked) return;
   // An opportunistic process has no guarantee, but has worked in this.
   const bool is_guaranteed = budget.priority != SLUICE_PRIORITY_OPPORTUNISTIC;
-  const uint64_t own =
-      is_guaranteed ? budget.guaranteed_bytes : std::min(budget.guaranteed_bytes, budget_before_park_);
+  const uint64_t own = is_guaranteed ? budget.guaranteed_bytes : std::min(budget.guaranteed_bytes, budget_before_park_);
   budget.budget_bytes = std::max(budget.budget_bytes, own);
   wakes_alone_ = true;
   UpdateMode();
