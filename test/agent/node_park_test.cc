@@ -1,4 +1,4 @@
-// Node and Ledger: parked allocations.
+// Node: parked allocations.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
@@ -344,36 +344,6 @@ TEST_CASE("a restarted agent finds its parked containers parked, unless they wor
   }
   CHECK(w.State("one") == "parked");
   CHECK(w.Of("one").park.reason == "the agent before its restart");
-}
-
-TEST_CASE("parked groups have no floor, and with lending off what they leave stays unused") {
-  for (const Lending lending : {Lending::kIdle, Lending::kAll, Lending::kOff}) {
-    Ledger ledger(8 * kGiB, {.lending = lending, .floor_percent = 10, .step = 1});
-    ledger.SetGroup(1, 4 * kGiB, 50);
-    ledger.SetGroup(2, 4 * kGiB, 50);
-    ledger.AddMember(1, 1);
-    ledger.AddMember(2, 2);
-    const auto settle = [&](Bytes one, Bytes two) {
-      for (int round = 0; round < 4; ++round) {
-        for (const auto& [m, wanted] : {std::pair<MemberId, Bytes>{1, one}, {2, two}}) {
-          const auto* view = ledger.Find(m);
-          ledger.Update(m, {view->generation, std::min(view->budget, wanted), wanted});
-        }
-        (void)ledger.Plan();
-        REQUIRE(ledger.exposure() <= 8 * kGiB);
-      }
-    };
-    settle(4 * kGiB, 8 * kGiB);
-    CHECK(ledger.Find(1)->budget == 4 * kGiB);
-    ledger.SetParked(1, true);
-    settle(kPlain, 8 * kGiB);
-    CHECK(ledger.Find(1)->budget == kPlain);
-    CHECK(ledger.Find(2)->budget == (lending == Lending::kOff ? 4 * kGiB : 8 * kGiB - kPlain));
-    ledger.SetParked(1, false);
-    settle(4 * kGiB, 8 * kGiB);
-    CHECK(ledger.Find(1)->budget == 4 * kGiB);
-    CHECK(ledger.Find(2)->budget == 4 * kGiB);
-  }
 }
 
 TEST_CASE("a parked opportunistic container holds no one up, and waits for lent memory when it wakes") {
