@@ -40,6 +40,8 @@ class Demand {
   // Bytes of everything that is allocated, without room to grow.
   uint64_t Held() const { return std::max(current_, previous_) + unmanaged_; }
   uint64_t Unmanaged() const { return unmanaged_; }
+  // When it last launched, waited for a token or grew; 0: never.
+  uint64_t LastWork() const { return std::max(launched_ns_, grew_ns_); }
   bool Idle(uint64_t now_ns, uint64_t idle_after_ns) const {
     return launched_ns_ == 0 || now_ns - launched_ns_ >= idle_after_ns;
   }

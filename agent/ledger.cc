@@ -57,6 +57,11 @@ void Ledger::SetOpportunistic(GroupId group, uint64_t weight) {
   groups_.at(group).opportunistic = true;
 }
 
+void Ledger::SetParked(GroupId group, bool parked) {
+  const auto it = groups_.find(group);
+  if (it != groups_.end()) it->second.parked = parked;
+}
+
 void Ledger::RemoveGroup(GroupId group) {
   const auto it = groups_.find(group);
   if (it == groups_.end()) return;
@@ -139,18 +144,21 @@ void Ledger::SetGroupTargets() {
   Bytes owned = 0;
   for (const Bytes b : base) owned += b;
   if (policy_.lending == Lending::kOff) {
-    for (size_t i = 0; i < all.size(); ++i) all[i]->target = base[i];
+    for (size_t i = 0; i < all.size(); ++i) all[i]->target = all[i]->parked ? std::min(base[i], want[i]) : base[i];
     return SetOpportunisticTargets(capacity_ - owned);
   }
   Bytes kept = 0, pool = 0;
   for (size_t i = 0; i < all.size(); ++i) {
-    all[i]->target = std::min(base[i], std::max(want[i], MulDiv(base[i], policy_.floor_percent, 100)));
+    const Bytes floor = all[i]->parked ? 0 : MulDiv(base[i], policy_.floor_percent, 100);
+    all[i]->target = std::min(base[i], std::max(want[i], floor));
     kept += all[i]->target;
     pool += base[i] - all[i]->target;
   }
   if (policy_.lending == Lending::kAll) pool = capacity_ - kept;
   std::vector<Claim> borrowers, owners;
-  for (size_t i = 0; i < all.size(); ++i) borrowers.push_back({Minus(want[i], all[i]->target), all[i]->weight});
+  for (size_t i = 0; i < all.size(); ++i) {
+    borrowers.push_back({all[i]->parked ? 0 : Minus(want[i], all[i]->target), all[i]->weight});
+  }
   const std::vector<Bytes> borrowed = ShareOut(pool, borrowers);
   for (size_t i = 0; i < all.size(); ++i) {
     all[i]->target += borrowed[i];
@@ -163,7 +171,8 @@ void Ledger::SetGroupTargets() {
   for (const auto& [id, g] : groups_) taken += g.opportunistic ? g.target : 0;
   pool -= Minus(taken, outside);
   for (size_t i = 0; i < all.size(); ++i) {
-    owners.push_back({Minus(base[i], all[i]->target), Minus(base[i], all[i]->target)});
+    const Bytes missing = all[i]->parked ? 0 : Minus(base[i], all[i]->target);
+    owners.push_back({missing, missing});
   }
   // Memory that no group borrows stays with its owners.
   const std::vector<Bytes> back = ShareOut(pool, owners);
@@ -179,6 +188,11 @@ void Ledger::SetOpportunisticTargets(Bytes left) {
     g.target = 0;
     Bytes want = 0;
     for (const Member* m : g.members) want += m->wanted;
+    if (g.parked) {  // it holds these, and no minimum makes it run
+      g.target = std::min(want, left);
+      left -= g.target;
+      continue;
+    }
     if (want == 0) continue;
     groups.push_back(&g);
     claims.push_back({std::max(want, opportunistic_min()), g.weight});

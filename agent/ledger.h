@@ -68,6 +68,9 @@ class Ledger {
   // need, outside all guarantees too, whatever the mode of lending; with kOff only memory outside all guarantees.
   void SetOpportunistic(GroupId group, uint64_t weight);
   void RemoveGroup(GroupId group);  // with its members
+  // A parked group has the budget that its members want, without a floor, and lends all else. With kOff the rest of its
+  // guarantee stays unused.
+  void SetParked(GroupId group, bool parked);
   // The group has had no member for a while. While guarantees exceed the capacity, a vacant group counts as guaranteed
   // nothing, until a member joins. A group with members stays as it is.
   void Vacate(GroupId group);
@@ -105,7 +108,7 @@ class Ledger {
     Bytes guaranteed = 0;
     uint64_t weight = 1;
     bool vacant = false;
-    bool opportunistic = false;
+    bool opportunistic = false, parked = false;
     Bytes target = 0;  // of the plan in the making
     std::vector<Member*> members;
   };

@@ -106,6 +106,8 @@ void AddShare(const AllocationStatus& a, size_t gpu, const Labels& labels, Famil
   out.Gauge("sluice_compute_limit_ratio", "Largest share of GPU time.", labels, s.compute_limit / 1e6);
   out.Gauge("sluice_held", "1 while launches of an opportunistic container wait for lent memory or idle time.", labels,
             a.held.empty() ? 0 : 1);
+  out.Gauge("sluice_parked", "1 while the container is parked, or leaves the GPU for it.", labels,
+            a.park.state.empty() ? 0 : 1);
   out.Gauge("sluice_link_bytes_per_second", "Share of the link to the host; 0: not metered.", labels, D(s.link));
   out.Gauge("sluice_processes", "Attached processes.", labels, D(a.processes.size()));
   out.Gauge("sluice_processes_unproven", "Of these, processes whose counters disagree with the GPU driver's account.",
@@ -133,6 +135,9 @@ std::vector<MetricFamily> Collect(const NodeStatus& status, const std::string& n
   }
   for (const AllocationStatus& a : status.allocations) {
     const Labels labels = {{"allocation", a.id}, {"pod", a.pod}, {"namespace", a.ns}, {"container", a.container}};
+    out.Counter("sluice_parks_total", "Times that the container was parked.", labels, D(a.park.parks));
+    out.Counter("sluice_wakes_total", "Times that the container was woken, also before it was wholly parked.", labels,
+                D(a.park.wakes));
     const auto limited = [&](const char* what, uint64_t n) {
       Labels with = labels;
       with.push_back({"what", what});

@@ -69,12 +69,13 @@ void Node::SetProcesses(const std::string& uuid, const std::map<int64_t, Bytes>&
     if (s->phase != Session::Phase::kServed) continue;
     for (size_t i = 0; i < s->allocation->spec.gpus.size(); ++i) {
       if (s->allocation->spec.gpus[i].uuid != uuid) continue;
-      s->uncounted[i] = 0;
+      s->uncounted[i] = s->contexts[i] = 0;
       const auto own = others.find(s->pid);
       if (own == others.end()) continue;
       const Bytes counted = Read(*s, i).unmanaged_bytes, extra = own->second > counted ? own->second - counted : 0;
       const Bytes context = std::min(extra, kMaxContextBytes);
       s->uncounted[i] = extra - context;
+      s->contexts[i] = context;
       contexts += context;
       others.erase(own);
     }
@@ -233,6 +234,12 @@ bool Node::ResolveId(const std::string& prefix, std::string* id, std::string* er
   std::vector<std::string> found;
   for (auto it = by_id_.lower_bound(prefix); it != by_id_.end() && it->first.starts_with(prefix); ++it)
     found.push_back(it->first);
+  const bool begins = !found.empty();
+  if (!begins) {
+    for (const auto& [name, a] : by_id_) {
+      if (IsNamed(*a, prefix)) found.push_back(name);
+    }
+  }
   if (found.size() == 1 && !prefix.empty()) {
     *id = found[0];
     return true;
@@ -245,9 +252,21 @@ bool Node::ResolveId(const std::string& prefix, std::string* id, std::string* er
     }
     known += (known.empty() ? "" : ", ") + name;
   }
-  *error = "id: '" + prefix + "' " + (found.size() < 2 || prefix.empty() ? "is unknown" : "begins several ids") +
+  *error = "id: '" + prefix + "' " +
+           (found.size() < 2 || prefix.empty() ? "is unknown"
+            : begins                           ? "begins several ids"
+                                               : "is the name of several allocations") +
            "; accepted: " + (known.empty() ? "none, as nothing is allocated" : known);
   return false;
+}
+
+// "namespace/pod", "namespace/pod/container", or the number of an attached process.
+bool Node::IsNamed(const Allocation& a, const std::string& name) const {
+  const std::string pod = a.pod ? a.pod->ns + "/" + a.pod->pod : a.spec.ns + "/" + a.spec.pod;
+  const std::string& container = a.pod ? a.pod->container : a.spec.container;
+  if (pod.size() > 1 && (name == pod || name == pod + "/" + container)) return true;
+  return std::ranges::any_of(Served(a),
+                             [&](const Session* s) { return s->pid != 0 && std::to_string(s->pid) == name; });
 }
 
 uint32_t Node::FreeUnits(const std::string& uuid) const {

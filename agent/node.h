@@ -105,7 +105,8 @@ class Node {
   // by themselves: the scheduler gave the units, and gpu-memory is capped at the worth of these, or of the granted
   // percent.
   void SetPod(const std::string& id, const PodInfo& pod);
-  // The id itself, or the one id that begins with it. Otherwise false with a sentence.
+  // The id itself, the one id that begins with it, "namespace/pod" or "namespace/pod/container" where one allocation
+  // has that name, or the number of an attached process. Otherwise false with a sentence.
   bool ResolveId(const std::string& prefix, std::string* id, std::string* error) const;
   // Checks a live change, and returns all live settings of the allocation after it. An empty value removes a setting.
   // ApplyLive puts them in force.
@@ -114,6 +115,10 @@ class Node {
   void ApplyLive(const std::string& id, const std::map<std::string, std::string>& live);
   // The GPU with the most free units, at least `units`; empty: none.
   std::string ChooseCard(uint32_t units, const std::vector<std::string>& taken) const;
+  // Has the container leave the GPU until its next launch, an allocation, or Wake. Settle() sends it. False with a
+  // sentence: it is parked already, has no attached process, or a hook that is too old.
+  bool ParkNow(const std::string& id, const std::string& reason, uint64_t now_ns, std::string* error);
+  bool Wake(const std::string& id, uint64_t now_ns, std::string* error);  // false with a sentence: it is not parked
   // A sentence where live settings guarantee more than the scheduler's units; else empty.
   std::string ExcessNote(const std::string& id) const;
   // Units (hundredths) of a GPU that are neither allocated nor guaranteed by `sluice set`.
@@ -166,6 +171,7 @@ class Node {
   const Ledger* LedgerOf(const std::string& uuid) const;
 
  private:
+  struct Park;
   struct Allocation;
   struct Session;
   struct CardState {
@@ -203,6 +209,7 @@ class Node {
   // node.cc
   Bytes Capacity(const Card& card, Bytes contexts) const;
   void Forget(const Allocation& a);
+  bool IsNamed(const Allocation& a, const std::string& name) const;
   void Vacate(uint64_t now_ns);  // marks allocations without a process in the ledgers
   void Refresh(Allocation& a);   // settings changed: groups, and a BUDGET to each process
   // node_settings.cc
@@ -255,6 +262,20 @@ class Node {
   void CountLink(Session& s, size_t gpu, const sluice_gpu_counters& counters);
   void ShareLinks(uint64_t now_ns);
   uint64_t LinkRate(const Session& s, size_t gpu) const;  // bytes a second; 0: not metered
+  // node_park.cc
+  static bool IsParked(const Allocation& a);
+  static bool IsParkedByPage(const Session& s);  // by the process's own word
+  std::vector<Session*> Served(const Allocation& a) const;
+  void BeginPark(Allocation& a, const std::string& reason, uint64_t now_ns);
+  void EndPark(Allocation& a, const std::string& woken_by, uint64_t now_ns);
+  void SetParked(Allocation& a, bool parked);    // tells ledgers and processes
+  void ResumePark(Session& s, uint64_t now_ns);  // a process returns after the agent's restart
+  void ForgetPark(Allocation& a);                // its last process has ended
+  void UpdateParks(uint64_t now_ns);             // after the pages were read
+  void UpdatePark(Allocation& a, uint64_t now_ns);
+  void ParkIdle(Allocation& a, uint64_t now_ns);  // by park-after
+  bool Worked(Session& s, size_t gpu);            // since it follows the parked budget
+  ParkStatus StatusOfPark(const Allocation& a) const;
   // node_evidence.cc
   std::string Disagreement(const Session& s, const GpuUses& uses, uint64_t now_ns) const;
   // node_status.cc
@@ -282,6 +303,7 @@ class Node {
   uint64_t now_ns_ = 0;                                       // of the current call
   uint64_t next_generation_;                                  // on the wire
   bool dirty_ = false;                                        // budgets may have to change
+  std::set<std::pair<SessionId, size_t>> resend_;             // BUDGETs that are due whatever the ledgers say
   bool launching_ = false;                                    // a process launched since the last tick
   std::vector<std::pair<SessionId, sluice_memory>> waiting_;  // for the others to return
 };

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <tuple>
+#include <utility>
 
 #include "agent/node_private.h"
 
@@ -58,7 +59,7 @@ void Node::ReadPages(uint64_t now_ns) {
       if (c.kernel_ns != s.kernel_ns[i]) s.kernel_since[i] = now_ns;
       s.kernel_ns[i] = c.kernel_ns;
       // Opportunistic working sets press no one: they leave.
-      if (!demand.Idle(now_ns, idle_ns) && !IsOpportunistic(a)) {
+      if (!demand.Idle(now_ns, idle_ns) && !IsOpportunistic(a) && !IsParked(a)) {
         Bytes& sum = working[&card][a.group];
         sum = Sum(sum, c.working_set_bytes);
         card.held[a.group] += demand.Held();
@@ -84,7 +85,7 @@ void Node::CheckOverdue(Session& s, size_t gpu, Bytes overdue, uint64_t now_ns) 
     since = 0;
   } else if (since == 0) {
     since = now_ns;
-  } else if (since != UINT64_MAX && now_ns - since > config_.reclaim_late_ms * kMs) {
+  } else if (since != UINT64_MAX && !IsParked(*s.allocation) && now_ns - since > config_.reclaim_late_ms * kMs) {
     since = UINT64_MAX;  // reported once
     ++late_;
     AddEvent(s.allocation->spec.id, "reclaim late",
@@ -95,6 +96,7 @@ void Node::CheckOverdue(Session& s, size_t gpu, Bytes overdue, uint64_t now_ns) 
 
 Bytes Node::Wanted(const CardState& card, const Session& s, size_t gpu, uint64_t now_ns) const {
   const uint64_t idle_ns = config_.idle_after_s * 1000ull * kMs;
+  if (IsParked(*s.allocation)) return s.demand[gpu].Unmanaged();
   if (IsOpportunistic(*s.allocation)) {
     // The minimum is asked for from its start on: its launches are held until it has that.
     return std::max(s.demand[gpu].Wanted(now_ns, idle_ns), card.ledger.opportunistic_min());
@@ -107,7 +109,7 @@ Bytes Node::Wanted(const CardState& card, const Session& s, size_t gpu, uint64_t
 void Node::Settle() {
   if (!dirty_) return;
   dirty_ = false;
-  std::set<std::pair<SessionId, size_t>> changed;
+  std::set<std::pair<SessionId, size_t>> changed = std::exchange(resend_, {});
   const auto add = [&](const Ledger::Change& c) {
     changed.insert({c.member / SLUICE_MAX_GPUS, c.member % SLUICE_MAX_GPUS});
   };
@@ -147,6 +149,8 @@ void Node::SendBudget(Session& s, size_t gpu) {
   b.generation = generation;
   std::tie(b.compute_request, b.compute_limit) = Compute(a, gpu);
   b.tokens = NeedsTokens(a, *cards_.at(g.uuid)) ? 1 : 0;
+  b.parked = IsParked(a) ? 1 : 0;
+  if (b.parked != 0 && s.parked[gpu].since == 0) s.parked[gpu].since = generation;
   b.link_bytes_per_s = s.link[gpu].sent_per_s = LinkRate(s, gpu);
   settings::FillBudget(a.effective, b);
   FillLease(s, gpu, &b);
@@ -169,6 +173,7 @@ int Node::Tick(uint64_t now_ns) {
   now_ns_ = now_ns;
   ReadPages(now_ns);
   ObserveWorkingSets(now_ns);
+  UpdateParks(now_ns);
   AnswerWaiting(now_ns);
   Vacate(now_ns);
   HoldOpportunistic(now_ns);
@@ -197,6 +202,8 @@ int Node::Tick(uint64_t now_ns) {
   }
   if (sessions_.empty() && now_ns >= recover_until_ns_) return 1000;
   if (now_ns < recover_until_ns_) return 50;
+  settled &=
+      std::ranges::none_of(allocations_, [](const auto& a) { return a.second->park.state == Park::State::kParking; });
   if (settled) unsettled_ns_ = 0;
   if (!settled && unsettled_ns_ == 0) unsettled_ns_ = now_ns;
   // The pages are read often while a holder answers. One that is silent for a second may stay so for long.

@@ -21,7 +21,7 @@ void Node::ChooseResident(CardState& card) {
   for (const auto& [group, a] : allocations_) {
     for (size_t i = 0; i < a->spec.gpus.size(); ++i) {
       if (a->spec.gpus[i].uuid != card.card.uuid) continue;
-      floors[group] = std::min(left, Guaranteed(*a, i) / 100 * config_.ledger.floor_percent);
+      floors[group] = IsParked(*a) ? 0 : std::min(left, Guaranteed(*a, i) / 100 * config_.ledger.floor_percent);
       left -= floors[group];
     }
   }
@@ -109,6 +109,10 @@ void Node::Token(Session& s, const sluice_frame& frame, uint64_t now_ns) {
     CardState& card = *cards_.at(a.spec.gpus[i].uuid);
     s.uses_tokens = true;
     if (frame.h.type == SLUICE_TOKEN_REQUEST) {
+      if (IsParked(a)) {
+        EndPark(*s.allocation, "pid " + std::to_string(s.pid), now_ns);
+        Settle();  // the budget comes before the token
+      }
       // A repeated request: PING shows that the agent runs, however long the others' time slices last.
       if (card.arbiter.IsWaiting(Member(s.id, i))) port_->Send(s.id, Frame(s, SLUICE_PING));
       card.arbiter.Request(a.group, Member(s.id, i), t.burst_ns, now_ns);

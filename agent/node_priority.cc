@@ -22,7 +22,10 @@ constexpr Bytes kUnknownLink = 25'000'000'000;
 bool Node::IsOpportunistic(const Allocation& a) { return a.effective.priority == settings::Priority::kOpportunistic; }
 
 // An opportunistic process always needs a token: its launches are then held as soon as nothing is lent.
-bool Node::NeedsTokens(const Allocation& a, const CardState& card) const { return card.tokens || IsOpportunistic(a); }
+// A parked one's request wakes it.
+bool Node::NeedsTokens(const Allocation& a, const CardState& card) const {
+  return card.tokens || IsOpportunistic(a) || IsParked(a);
+}
 
 std::string Node::HeldBy(const Allocation& a, uint64_t now_ns) const {
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
@@ -53,7 +56,7 @@ void Node::HoldOpportunistic(uint64_t now_ns) {
     }
     const bool served = std::ranges::any_of(
         a->sessions, [&](SessionId id) { return sessions_.at(id)->phase == Session::Phase::kServed; });
-    const std::string held = served ? HeldBy(*a, now_ns) : "";
+    const std::string held = served && !IsParked(*a) ? HeldBy(*a, now_ns) : "";
     if (held.empty()) {
       if (std::exchange(a->held_told, false)) AddFinding(a->spec.id, "resumed", "launches run again");
       a->held_ns = 0;

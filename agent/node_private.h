@@ -14,6 +14,18 @@ inline constexpr uint64_t kMs = 1'000'000;  // ns
 inline constexpr uint64_t kReturningNs = 1000 * kMs;
 inline constexpr Bytes kMaxContextBytes = 1ull << 30;  // memory beyond a context and its code is the program's own
 
+// Whether an allocation is parked (node_park.cc).
+struct Node::Park {
+  enum class State : uint8_t { kAwake, kParking, kParked };
+  State state = State::kAwake;
+  std::string reason, woken_by;
+  uint64_t since_ns = 0;  // of the state; 0: never parked
+  Bytes resident = 0;     // when it began
+  bool put_off_told = false;
+  bool refused_told = false;  // that park-after has no effect here
+  uint64_t parks = 0, wakes = 0;
+};
+
 struct Node::Allocation {
   GroupId group = 0;
   AllocationSpec spec;
@@ -31,6 +43,7 @@ struct Node::Allocation {
   std::string held;            // the reason why its launches wait; empty: they do not
   uint64_t held_ns = 0;        // since when; 0: it does not wait
   bool held_told = false;
+  Park park;
   uint64_t used_ns = 0;  // last time with a process, or when first seen; 0: no tick has seen it yet
   bool removed = false;
   bool ever_attached = false;
@@ -65,6 +78,16 @@ struct Node::Session {
     Bytes moved = 0, per_s = 0, sent_per_s = 0;
   };
   std::vector<Link> link;
+  // Of the pages since the process follows the parked budget; less than before is not work.
+  struct Parked {
+    uint64_t since = 0;  // the wire's generation that said so first; 0: not sent yet
+    bool known = false;
+    uint64_t launches = 0;
+    Bytes allocated = 0;
+  };
+  std::vector<Parked> parked;
+  uint64_t admitted_ns = 0;
+  std::vector<Bytes> contexts;   // of it, by NVML
   std::vector<Bytes> uncounted;  // held by NVML beyond a context and beyond the hook's counters
   struct Use {                   // GPU time of the last second
     uint64_t since_ns = 0, spent_ns = 0;

@@ -163,6 +163,9 @@ void Node::Admit(Session& s, uint64_t now_ns) {
   s.kernel_ns.resize(a.spec.gpus.size());
   s.kernel_since.assign(a.spec.gpus.size(), now_ns);
   s.uncounted.resize(a.spec.gpus.size());
+  s.contexts.resize(a.spec.gpus.size());
+  s.parked.assign(a.spec.gpus.size(), {});
+  s.admitted_ns = now_ns;
   s.link.assign(a.spec.gpus.size(), {});
   s.use.resize(a.spec.gpus.size());
   AddLeases(s, returning, now_ns);
@@ -177,11 +180,14 @@ void Node::Admit(Session& s, uint64_t now_ns) {
       // restart, when the ledger is new.
       const bool restarted = now_ns < recover_until_ns_ + kReturningNs;
       const Bytes limit = restarted ? ledger.capacity() : Guaranteed(a, i);
-      ledger.Restore(Member(s.id, i), std::min(c.budget_bytes, limit));
+      // A parked one has raised its own budget, but has not used it.
+      const Bytes may_hold = IsParkedByPage(s) ? Sum(c.resident_bytes, c.unmanaged_bytes) : c.budget_bytes;
+      ledger.Restore(Member(s.id, i), std::min(may_hold, limit));
       s.demand[i].Observe(c.live_bytes, c.unmanaged_bytes, c.launches, now_ns);
       host_.Restore(Member(s.id, i), std::min(c.host_bytes, host_.capacity()));
     }
   }
+  if (returning) ResumePark(s, now_ns);
   const bool first = !a.ever_attached;
   a.ever_attached = true;
   a.refused = false;
@@ -237,6 +243,7 @@ void Node::Drop(Session& s) {
   }
   sessions_.erase(id);
   if (a == nullptr) return;
+  ForgetPark(*a);
   if (a->removed && a->sessions.empty()) Forget(*a);
   dirty_ = true;
 }

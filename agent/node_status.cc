@@ -57,6 +57,7 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
     out.events_left_out = source->second.left_out;
   }
   out.held = a.held;
+  out.park = StatusOfPark(a);
   bool served = false;
   std::string unproven;
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {

@@ -64,6 +64,19 @@ class Service::Impl final : public v1::Agent::CallbackService {
     return reactor;
   }
 
+  ServerUnaryReactor* Park(CallbackServerContext* context, const v1::ParkRequest* request,
+                           v1::ParkResponse* out) override {
+    return Change(context, request->id(), out, [this](const std::string& id, std::string* error) {
+      return node_->ParkNow(id, "sluice park", MonotonicNs(), error);
+    });
+  }
+
+  ServerUnaryReactor* Wake(CallbackServerContext* context, const v1::WakeRequest* request,
+                           v1::WakeResponse* out) override {
+    return Change(context, request->id(), out,
+                  [this](const std::string& id, std::string* error) { return node_->Wake(id, MonotonicNs(), error); });
+  }
+
   // One status an interval until the caller ends the call.
   class Watcher final : public ServerWriteReactor<v1::Status> {
    public:
@@ -188,6 +201,22 @@ class Service::Impl final : public v1::Agent::CallbackService {
     NodeStatus s = node_->Status();
     s.unix_ms = UnixMs();
     return s;
+  }
+
+  // change(id, &error) of the allocation that `name` names; false: a sentence.
+  template <typename Response, typename F>
+  ServerUnaryReactor* Change(CallbackServerContext* context, const std::string& name, Response* out, F change) {
+    ServerUnaryReactor* reactor = context->DefaultReactor();
+    loop_->Post([this, reactor, name, out, change] {
+      std::string id, error;
+      if (!node_->ResolveId(name, &id, &error)) return reactor->Finish({StatusCode::NOT_FOUND, error});
+      if (!change(id, &error)) return reactor->Finish({StatusCode::FAILED_PRECONDITION, error});
+      node_->Settle();
+      loop_->TickSoon();
+      out->set_id(id);
+      reactor->Finish(grpc::Status::OK);
+    });
+    return reactor;
   }
 
   grpc::Status DoSet(const v1::SetRequest& request, v1::SetResponse* out) {

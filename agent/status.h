@@ -43,10 +43,16 @@ struct ProcessStatus {
   std::vector<sluice_gpu_counters> gpus;
 };
 
+struct ParkStatus {
+  std::string state, reason, woken_by, waits;  // as in proto/agent.proto
+  uint64_t since_ms = 0, resident = 0, plain = 0, contexts = 0, parks = 0, wakes = 0;
+};
+
 struct AllocationStatus {
   std::string id, pod, ns, container, hook_state;
   std::string hook_reason;  // why the hook is not attached, or unproven; else empty
   std::string held;         // opportunistic: the reason why its launches wait; else empty
+  ParkStatus park;
   std::vector<ShareStatus> gpus;
   std::vector<ProcessStatus> processes;
   std::vector<sluice_gpu_counters> ended;  // sums of the processes that ended, by GPU

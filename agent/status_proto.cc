@@ -11,6 +11,19 @@ void Put(const sluice_gpu_counters& c, v1::Counters* to) {
 #include "counters.def"
 }
 
+void Put(const ParkStatus& p, v1::ParkStatus* to) {
+  to->set_state(p.state);
+  to->set_reason(p.reason);
+  to->set_since_ms(p.since_ms);
+  to->set_resident_bytes(p.resident);
+  to->set_unmanaged_bytes(p.plain);
+  to->set_context_bytes(p.contexts);
+  to->set_parks(p.parks);
+  to->set_wakes(p.wakes);
+  to->set_woken_by(p.woken_by);
+  to->set_waits(p.waits);
+}
+
 void Put(const AllocationStatus& a, v1::AllocationStatus* to) {
   to->set_id(a.id);
   to->set_pod(a.pod);
@@ -19,6 +32,7 @@ void Put(const AllocationStatus& a, v1::AllocationStatus* to) {
   to->set_hook_state(a.hook_state);
   to->set_hook_reason(a.hook_reason);
   to->set_held(a.held);
+  Put(a.park, to->mutable_park());
   for (const auto& [key, value] : a.settings) (*to->mutable_settings())[key] = value;
   for (const ShareStatus& s : a.gpus) {
     v1::GpuShare* share = to->add_gpus();

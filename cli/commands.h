@@ -18,6 +18,8 @@ std::vector<std::string>& ProgramArguments();
 void AddRunCommand(CLI::App& app);
 void AddStatusCommand(CLI::App& app);
 void AddSetCommand(CLI::App& app);
+void AddParkCommand(CLI::App& app);
+void AddWakeCommand(CLI::App& app);
 void AddTopCommand(CLI::App& app);
 void AddEventsCommand(CLI::App& app);
 void AddDoctorCommand(CLI::App& app);

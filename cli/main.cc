@@ -30,6 +30,8 @@ int main(int argc, char** argv) {
     sluice::cli::AddTopCommand(app);
     sluice::cli::AddStatusCommand(app);
     sluice::cli::AddSetCommand(app);
+    sluice::cli::AddParkCommand(app);
+    sluice::cli::AddWakeCommand(app);
     sluice::cli::AddEventsCommand(app);
     sluice::cli::AddDoctorCommand(app);
   }

@@ -55,6 +55,29 @@ std::string SizeLines(const v1::Status& status, bool all) {
   return out;
 }
 
+std::string Ago(uint64_t ms) {
+  const uint64_t s = ms / 1000;
+  return s < 120    ? std::to_string(s) + " s"
+         : s < 7200 ? std::to_string(s / 60) + " min"
+                    : std::to_string(s / 3600) + " h";
+}
+
+// Containers that are parked, or are being parked, a line each.
+std::string ParkLines(const v1::Status& status) {
+  std::string out;
+  for (const v1::AllocationStatus& a : status.allocations()) {
+    const v1::ParkStatus& p = a.park();
+    if (p.state() == "parked") {
+      out += NameOf(a) + " is parked by " + p.reason() + " for " + Ago(p.since_ms()) + ": " + StayingText(p) +
+             " stay on the GPU\n";
+    } else if (!p.state().empty()) {
+      out += NameOf(a) + " is being parked by " + p.reason() + ": " +
+             (p.waits().empty() ? Bytes(p.resident_bytes()) + " are leaving the GPU" : p.waits()) + "\n";
+    }
+  }
+  return out;
+}
+
 // Differences of two answers. A process that ended makes a sum fall: then 0.
 uint64_t Less(uint64_t now, uint64_t before) { return now > before ? now - before : 0; }
 
@@ -63,6 +86,10 @@ std::string Rate(uint64_t bytes, double seconds) {
 }
 
 }  // namespace
+
+std::string StayingText(const v1::ParkStatus& park) {
+  return Bytes(park.unmanaged_bytes()) + " of unmanaged memory and " + Bytes(park.context_bytes()) + " of contexts";
+}
 
 std::string StatusText(const v1::Status& status) {
   std::string out = "agent " + status.agent_version() + "\n";
@@ -97,7 +124,7 @@ std::string StatusText(const v1::Status& status) {
                Bytes(s.touched_bytes()), Peak(a), Bytes(limit), Percent(request), Percent(compute_limit),
                std::to_string(a.processes_size())});
   }
-  const std::string held = HeldLines(status), sizes = SizeLines(status, true);
+  const std::string held = HeldLines(status) + ParkLines(status), sizes = SizeLines(status, true);
   return out + table.Text() + (held.empty() ? "" : "\n" + held) + (sizes.empty() ? "" : "\n" + sizes);
 }
 
@@ -146,7 +173,7 @@ std::string TopText(const v1::Status* before, const v1::Status& now) {
         "a process on a GPU that it was not given: " + (f.pid() == 0 ? "" : "pid " + std::to_string(f.pid()) + ", ") +
         (f.pod().empty() ? "no pod known" : f.namespace_() + "/" + f.pod()) + ", GPU " + f.gpu() + "\n";
   }
-  out += HeldLines(now) + SizeLines(now, false);
+  out += HeldLines(now) + ParkLines(now) + SizeLines(now, false);
   if (!now.config_error().empty()) out += "configuration refused: " + now.config_error() + "\n";
   Table table({"CONTAINER", "HOOK", ">STALL", ">BUDGET", ">RESIDENT", ">LIVE", ">TOUCHED", ">PEAK", ">FETCH", ">EVICT",
                ">FAULT", ">HITS", ">KNOWN", ">GPU", ">FACTOR"});

@@ -47,6 +47,9 @@ const std::map<std::string, Reason>& Reasons() {
       {"refused", {"SluiceRefused", true}},
       {"held", {"SluiceHeld", false}},
       {"resumed", {"SluiceResumed", false}},
+      {"parked", {"SluiceParked", false}},
+      {"park put off", {"SluiceParkPutOff", true}},
+      {"woken", {"SluiceWoken", false}},
       {"forged identity", {"SluiceForgedIdentity", true}},
   };
   return *reasons;

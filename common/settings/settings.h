@@ -52,6 +52,7 @@ const ValueKind<uint32_t>& Count();     // of GPUs: 1..SLUICE_MAX_GPUS
 const ValueKind<uint64_t>& Memory();    // bytes, at least 1 MiB
 const ValueKind<uint32_t>& Share();     // millionths, 1..1000000
 const ValueKind<uint32_t>& Percent();   // 1..100
+const ValueKind<uint32_t>& Duration();  // seconds, 1..2592000 (30 days); 0: "off"
 const ValueKind<settings::Visible>& VisibleMemory();
 const ValueKind<settings::Priority>& Priority();
 const ValueKind<settings::Prefetch>& PrefetchMode();
@@ -128,10 +129,14 @@ std::optional<uint64_t> ParseQuantity(
     std::string_view text);  // a positive Kubernetes quantity in bytes, rounded up: "1.5Gi", "2e9", "512M"
 std::optional<uint32_t> ParseShare(std::string_view text);  // millionths of (0,1], up to six digits after the point
 
+// Seconds of "90s", "10m" or "1h30m", up to 30 days; 0 of "off".
+std::optional<uint32_t> ParseDuration(std::string_view text);
+
 // Back to text that the parser accepts and gives the same value.
 std::string FormatQuantity(uint64_t bytes);    // "1536Mi": the largest binary unit that is exact
 std::string FormatFraction(uint32_t percent);  // "0.5", "2"
 std::string FormatShare(uint32_t millionths);  // "0.25"
+std::string FormatDuration(uint32_t seconds);  // "1h30m"; "off"
 
 // "4.0 GiB": for people only, never parsed.
 std::string HumanBytes(uint64_t bytes, int decimals = 1);

@@ -186,6 +186,11 @@ const ValueKind<uint32_t>& Share() {
   return kind;
 }
 const ValueKind<uint32_t>& Percent() { return Whole<1, 100>(); }
+const ValueKind<uint32_t>& Duration() {
+  static const auto& kind = *new ValueKind<uint32_t>{ParseDuration, FormatDuration,
+                                                     "off, or whole hours, minutes and seconds up to 720h, as 10m"};
+  return kind;
+}
 const ValueKind<settings::Visible>& VisibleMemory() { return OneOf<kVisible>(); }
 const ValueKind<settings::Priority>& Priority() { return OneOf<kPriorities>(); }
 const ValueKind<settings::Prefetch>& PrefetchMode() { return OneOf<kPrefetch>(); }
@@ -213,6 +218,28 @@ std::optional<uint32_t> ParseShare(std::string_view text) {
   const Wide millionths = d->digits * Pow10(6 - d->scale);
   if (millionths == 0 || millionths > 1000000) return std::nullopt;
   return static_cast<uint32_t>(millionths);
+}
+
+std::optional<uint32_t> ParseDuration(std::string_view text) {
+  constexpr uint64_t kMaxSeconds = 720 * 3600;
+  if (text == "off") return 0;
+  uint64_t seconds = 0;
+  for (const auto& [unit, worth] : {std::pair{'h', 3600u}, std::pair{'m', 60u}, std::pair{'s', 1u}}) {
+    const size_t end = text.find(unit);
+    if (end == std::string_view::npos) continue;
+    const auto number = ParseWhole<0, 999'999'999>(text.substr(0, end));
+    if (!number) return std::nullopt;
+    seconds += uint64_t{*number} * worth;
+    text.remove_prefix(end + 1);
+  }
+  if (!text.empty() || seconds == 0 || seconds > kMaxSeconds) return std::nullopt;
+  return static_cast<uint32_t>(seconds);
+}
+
+std::string FormatDuration(uint32_t seconds) {
+  if (seconds == 0) return "off";
+  const auto part = [](uint32_t number, char unit) { return number == 0 ? "" : std::to_string(number) + unit; };
+  return part(seconds / 3600, 'h') + part(seconds / 60 % 60, 'm') + part(seconds % 60, 's');
 }
 
 std::optional<uint64_t> ParseQuantity(std::string_view text) {

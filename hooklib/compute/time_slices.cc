@@ -311,6 +311,11 @@ void TimeSlices::NoteRevoked(uint64_t id) {
   if (grant_ && grant_->id == id) VoidGrant();
 }
 
+void TimeSlices::GiveUp() {
+  MutexLock lock(mutex_);
+  if (grant_) VoidGrant();
+}
+
 void TimeSlices::NoteAgentLost() {
   MutexLock lock(mutex_);
   SetMode(kDemanded, false);

@@ -74,6 +74,8 @@ class TimeSlices {
   void NoteGranted(uint64_t id, uint64_t quantum_ns, uint64_t lease_ns);
   void NoteRevoked(uint64_t id);
   void NoteAgentLost();
+  // Gives the grant up at once: launches from here on request anew. Kernels under it are reported when they end.
+  void GiveUp();
 
   // --- from the engine's own thread ---
   // Releases an idle grant, and reports late figures. Nanoseconds until the next call; 0: not by time.

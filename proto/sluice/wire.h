@@ -20,7 +20,8 @@
  * Minor versions: each end writes its own minor into every frame, and sends no frame type that the other's minor lacks.
  * A receiver takes members that an older sender does not know as 0.
  *   1: leases (sluice_lease, the end of sluice_budget), MEMORY_REQUEST, MEMORY, PROCESSES_REQUEST, PROCESSES,
- *      SLUICE_HELLO_OBSERVER; priority and link_bytes_per_s of sluice_budget. */
+ *      SLUICE_HELLO_OBSERVER; priority and link_bytes_per_s of sluice_budget.
+ *   2: parked of sluice_budget and of the page. */
 #ifndef SLUICE_WIRE_H_
 #define SLUICE_WIRE_H_
 
@@ -29,8 +30,9 @@
 
 #define SLUICE_WIRE_MAGIC 0x43494c53u /* "SLIC" */
 #define SLUICE_WIRE_MAJOR 1
-#define SLUICE_WIRE_MINOR 1
+#define SLUICE_WIRE_MINOR 2
 #define SLUICE_MINOR_LEASES 1 /* the first minor version with leases */
+#define SLUICE_MINOR_PARK 2   /* the first minor version whose hooks follow `parked` */
 #define SLUICE_MAX_GPUS 16
 #define SLUICE_UUID_CHARS 48 /* "GPU-8-4-4-4-12" and NUL, padded */
 #define SLUICE_VERSION_CHARS 32
@@ -116,6 +118,11 @@ struct sluice_budget {
   uint64_t granted_bytes;    /* as in sluice_memory */
   /* Fetches and evictions of this process over the link to the host, bytes a second; 0: as many as the link takes. */
   uint64_t link_bytes_per_s;
+  /* 1: the container is parked. The budget is what cannot leave the GPU, tokens is 1, and the hook gives up its token.
+   * A TOKEN_REQUEST wakes the container: the agent answers by BUDGET with 0 here. A hook that loses its agent raises
+   * its budget to guaranteed_bytes by itself. */
+  uint32_t parked;
+  uint32_t reserved;
 };
 
 /* The lease of one process on one GPU: the bytes of the container's memory-limit that it may allocate without asking.
@@ -224,7 +231,8 @@ struct sluice_page {
   uint32_t magic;
   uint16_t major, minor;
   uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the hook's last update */
-  uint64_t reserved[6];
+  uint64_t parked;       /* 1: BUDGET has parked the process, and it has launched nothing since */
+  uint64_t reserved[5];
   struct sluice_gpu_counters gpu[SLUICE_MAX_GPUS];
   struct sluice_lease lease[SLUICE_MAX_GPUS]; /* in the order of the allocation's GPUs */
 };
@@ -233,7 +241,7 @@ struct sluice_page {
 #define SLUICE_PAGE_BYTES 8192
 
 static_assert(sizeof(struct sluice_header) == 16, "layout");
-static_assert(sizeof(struct sluice_budget) == 128, "layout");
+static_assert(sizeof(struct sluice_budget) == 136, "layout");
 static_assert(sizeof(struct sluice_token) == 96, "layout");
 static_assert(sizeof(struct sluice_processes) == 240, "layout");
 static_assert(sizeof(struct sluice_frame) == SLUICE_FRAME_BYTES, "layout");

@@ -259,3 +259,34 @@ TEST_CASE("the sum of exposures never exceeds the capacity") {
     REQUIRE(ledger.overdue() == 0);
   }
 }
+
+TEST_CASE("parked groups have no floor, and with lending off what they leave stays unused") {
+  constexpr Bytes kUnmanaged = kGiB / 4;
+  for (const Lending lending : {Lending::kIdle, Lending::kAll, Lending::kOff}) {
+    Ledger ledger(8 * kGiB, Exact(lending));
+    ledger.SetGroup(1, 4 * kGiB, 50);
+    ledger.SetGroup(2, 4 * kGiB, 50);
+    ledger.AddMember(1, 1);
+    ledger.AddMember(2, 2);
+    const auto settle = [&](Bytes one, Bytes two) {
+      for (int round = 0; round < 4; ++round) {
+        for (const auto& [m, wanted] : {std::pair<MemberId, Bytes>{1, one}, {2, two}}) {
+          const auto* view = ledger.Find(m);
+          ledger.Update(m, {view->generation, std::min(view->budget, wanted), wanted});
+        }
+        (void)ledger.Plan();
+        REQUIRE(ledger.exposure() <= 8 * kGiB);
+      }
+    };
+    settle(4 * kGiB, 8 * kGiB);
+    CHECK(ledger.Find(1)->budget == 4 * kGiB);
+    ledger.SetParked(1, true);
+    settle(kUnmanaged, 8 * kGiB);
+    CHECK(ledger.Find(1)->budget == kUnmanaged);
+    CHECK(ledger.Find(2)->budget == (lending == Lending::kOff ? 4 * kGiB : 8 * kGiB - kUnmanaged));
+    ledger.SetParked(1, false);
+    settle(4 * kGiB, 8 * kGiB);
+    CHECK(ledger.Find(1)->budget == 4 * kGiB);
+    CHECK(ledger.Find(2)->budget == 4 * kGiB);
+  }
+}

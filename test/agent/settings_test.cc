@@ -56,6 +56,29 @@ TEST_CASE("a share keeps six digits") {
   }
 }
 
+TEST_CASE("a duration has hours, minutes and seconds in this order") {
+  for (const auto& [text, seconds] : {std::pair{"90s", 90u},
+                                      {"10m", 600u},
+                                      {"1h30m", 5400u},
+                                      {"1h0m5s", 3605u},
+                                      {"720h", 2592000u},
+                                      {"off", 0u},
+                                      {"0h1s", 1u}}) {
+    CAPTURE(text);
+    CHECK(s::ParseDuration(text) == seconds);
+  }
+  for (const char* text : {"", "10", "0s", "m", "10 m", "-1m", "1.5h", "500ms", "30m1h", "10m10m", "1d", "721h", "10mx",
+                           "OFF", "99999999999s", "1h 30m"}) {
+    CAPTURE(text);
+    CHECK_FALSE(s::ParseDuration(text));
+  }
+  CHECK(s::FormatDuration(0) == "off");
+  CHECK(s::FormatDuration(5400) == "1h30m");
+  for (const uint32_t seconds : {1u, 60u, 3600u, 3605u, 86399u}) {
+    CHECK(s::ParseDuration(s::FormatDuration(seconds)) == seconds);
+  }
+}
+
 TEST_CASE("a refused value gives a sentence with field, value and accepted values") {
   s::Settings settings;
   CHECK(s::Set(settings, *s::Find("gpu-fraction"), "1.5", "sluice.dev/gpu-fraction") ==

@@ -1,10 +1,7 @@
 """A container's view is its share, and its limits hold for its processes together: real processes of one allocation,
 a real agent. container_test.py BUILD [NAME...] | --list"""
 
-import contextlib
 import json
-import pathlib
-import signal
 import struct
 import subprocess
 import sys
@@ -13,9 +10,9 @@ import time
 
 from engine_agent import Agent as PlayedAgent
 from engine_agent import budget_frame, gpu_uuid, memory_frame, welcome
+from engine_node import OUT_OF_MEMORY, Process, node
 from engine_rig import GIB, MIB, built, environment, expect, main, scenarios_program, skip_if_sanitized, test
 
-OUT_OF_MEMORY = "2"
 # As nvidia-smi, nvitop, gpustat and DCGM do: NVML by dlopen, no call of CUDA.
 LOOK = """
 import ctypes, json, sys
@@ -55,97 +52,10 @@ for line in sys.stdin:
 """
 
 
-class Process:
-    """A process of the container, led by commands."""
-
-    def __init__(self, program, env):
-        self.p = subprocess.Popen(program, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.first = self.p.stdout.readline().strip()
-
-    def __call__(self, command):
-        self.p.stdin.write(command + "\n")
-        self.p.stdin.flush()
-        return self.p.stdout.readline().strip()
-
-    def fill(self, mib):
-        """MiB that could be allocated until the limit refused more."""
-        got = 0
-        while (answer := self(f"allocate {mib}")) == "ok":
-            got += mib
-            assert got < 1 << 20
-        expect(answer == OUT_OF_MEMORY, "the driver's own code", answer)
-        return got
-
-    def kill(self):
-        self.p.kill()
-        self.p.wait()
-
-    def memory(self):
-        return [int(n) for n in self("memory").split()]
-
-
-class Node:
-    """A real agent of a simulated GPU of 8 GiB, and processes of its allocations."""
-
-    def __init__(self, folder):
-        self.folder, self.processes = pathlib.Path(folder), []
-        self.more = {"SIMGPU_STATE": str(self.folder / "card")}
-        self.start()
-
-    def start(self):
-        self.agent = subprocess.Popen(
-            [
-                *(built("bin", "sluice-agent"), "--run-dir", self.folder / "run", "--alloc-dir", self.folder / "alloc"),
-                *("--nvml", built("lib", "simgpu", "libnvidia-ml.so.1"), "--quiet"),
-            ],
-            env=environment(None, more=self.more),
-        )
-
-    def kill_agent(self):
-        self.agent.send_signal(signal.SIGKILL)
-        self.agent.wait()
-
-    def allocate(self, name, **settings):
-        folder = self.folder / "alloc" / name
-        folder.mkdir(parents=True)
-        spec = {"version": 1, "id": name, "gpus": [{"uuid": gpu_uuid().decode(), "units": 25}]}
-        spec["settings"] = {key.replace("_", "-"): value for key, value in settings.items()}
-        (folder / ".tmp").write_text(json.dumps(spec))
-        (folder / ".tmp").rename(folder / "allocation.json")
-        end = time.monotonic() + 20
-        while not (folder / "agent.sock").exists():
-            expect(time.monotonic() < end, "the agent serves the allocation")
-            time.sleep(0.01)
-
-    def env(self, name):
-        # The budget is the agent's; the variable would have another process think that it has none.
-        socket = {"SLUICE_SOCKET": str(self.folder / "alloc" / name / "agent.sock")}
-        return environment(2 * GIB, more={**self.more, **socket})
-
-    def process(self, name):
-        made = Process([scenarios_program(), "led_by_commands"], self.env(name))
-        self.processes.append(made)
-        expect(made.first == "started", "the process starts", made.first)
-        return made
-
-    def looker(self, name):
-        made = Process([sys.executable, "-c", LOOK], self.env(name))
-        self.processes.append(made)
-        return made
-
-
-@contextlib.contextmanager
-def node():
-    with tempfile.TemporaryDirectory(prefix="slc-") as folder:
-        made = Node(folder)
-        # A new agent first waits a second for processes of the one before it, and admits no others meanwhile.
-        time.sleep(1.5)
-        try:
-            yield made
-        finally:
-            for process in made.processes:
-                process.kill()
-            made.kill_agent()
+def make_looker(n, name):
+    made = Process([sys.executable, "-c", LOOK], n.env(name))
+    n.processes.append(made)
+    return made
 
 
 @test
@@ -209,7 +119,7 @@ def nvml_in_a_process_without_a_context():
         n.allocate("other", gpu_memory="2Gi")
         one, two, other = n.process("one"), n.process("one"), n.process("other")
         one("allocate 1024"), two("allocate 128"), other("allocate 700")
-        looker = n.looker("one")
+        looker = make_looker(n, "one")
         seen = json.loads(looker.first)
         held = {str(one.p.pid): 1024 * MIB, str(two.p.pid): 128 * MIB}
         expect(seen["total"] == 2 * GIB, "the share is shown from the first call on", str(seen))
@@ -222,7 +132,7 @@ def nvml_in_a_process_without_a_context():
         while (seen := json.loads(looker("look")))["used"] != 1024 * MIB:
             expect(time.monotonic() < end, "a process that ended is not counted", str(seen))
         expect(list(seen["processes"]) == [str(one.p.pid)], "nor listed", str(seen))
-        beside = json.loads(n.looker("other").first)
+        beside = json.loads(looker(n, "other").first)
         expect(beside["used"] == 700 * MIB and len(beside["processes"]) == 1, "the other container's own", str(beside))
         status = [built("bin", "sluice"), "status", "--run-dir", n.folder / "run", "-o", "json"]
         told = json.loads(subprocess.run(status, capture_output=True, text=True).stdout)
@@ -238,7 +148,7 @@ def nvml_utilisation_is_the_containers():
         n.allocate("other", gpu_memory="2Gi")
         one = n.process("one")
         one("allocate 64")
-        mine, beside = n.looker("one"), n.looker("other")
+        mine, beside = make_looker(n, "one"), make_looker(n, "other")
         end, shown = time.monotonic() + 20, 0
         while shown == 0:
             one("launch 20")
@@ -256,7 +166,7 @@ def nvml_while_the_agent_is_away():
     with node() as n:
         n.allocate("one", gpu_memory="2Gi")
         n.process("one")
-        looker = n.looker("one")
+        looker = make_looker(n, "one")
         n.kill_agent()
         seen = json.loads(looker("look"))
         expect(seen["total"] == 2 * GIB and seen["used"] < 200 * MIB, "the share is shown all the same", str(seen))

@@ -263,6 +263,23 @@ TEST_CASE("a shrunken budget evicts finished chunks at once") {
   CHECK(gpu.residency.resident_bytes() == 3 * kChunkBytes);
 }
 
+TEST_CASE("a parked working set leaves as a whole, and returns in the order of its last use") {
+  Gpu gpu(16, 12);
+  for (const uint64_t chunk : {9, 5, 2, 7, 0}) gpu.Launch({Chunks(chunk)});
+  gpu.residency.set_capacity(0);
+  while (TotalBytes(gpu.residency.Shrink(3, 0).now.evict) > 0) {
+  }
+  CHECK(gpu.residency.resident_bytes() == 0);
+  gpu.residency.set_capacity(12 * kChunkBytes);
+  const uint64_t since = gpu.At(5).last_use;  // chunk 9 is older
+  std::vector<uint64_t> order;
+  for (int i = 0; i < 6; ++i) {
+    for (const Extent& run : gpu.residency.RestoreWorkingSet(3, kChunkBytes, since).now.fetch)
+      order.push_back((run.base - kBase) / kChunkBytes);
+  }
+  CHECK(order == std::vector<uint64_t>{5, 2, 7, 0});
+}
+
 TEST_CASE("BytesToEvict counts live chunks alone") {
   Gpu gpu(8, 4);
   gpu.Launch({Chunks(0, 3)});

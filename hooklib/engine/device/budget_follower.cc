@@ -23,6 +23,10 @@ constexpr uint64_t kUs = 1000, kMs = 1000 * kUs;
 // slices while that is fast. New host pages take four times as long.
 constexpr uint64_t kMinSliceBytes = uint64_t{64} << 20, kMaxSliceBytes = 4 * kMinSliceBytes;
 constexpr uint64_t kSliceNs = 40 * kMs;
+// A process that wakes fetches more at a time: each slice looks at all chunks.
+constexpr uint64_t kWakeSliceBytes = 2 * kMinSliceBytes;
+// Evictions that a parked process has queued: one that wakes at this moment waits for these.
+constexpr uint64_t kMaxParkedEvictionBytes = uint64_t{512} << 20;
 // Time slices are so long only where working sets exceed the GPU together: the memory follows the token.
 constexpr uint64_t kMinSwappingQuantumNs = 200 * kMs;
 
@@ -32,6 +36,7 @@ struct Mailbox {
   Condition changed;
   std::vector<sluice_budget> budgets SLUICE_GUARDED_BY(mutex);  // at most one a device: the newest
   bool wake SLUICE_GUARDED_BY(mutex) = false;
+  bool lost SLUICE_GUARDED_BY(mutex) = false;  // the agent, since the last budget
 };
 Mailbox& TheMailbox() {
   static auto& mailbox = *new Mailbox;
@@ -52,10 +57,16 @@ class Observer final : public client::Observer {
     if (!device) return;
     const auto index = static_cast<size_t>(device->ordinal);
     if (index >= SLUICE_MAX_GPUS) return;
+    const bool parks = budget.parked != 0, wakes = !parks && parked_[index];
+    parked_[index] = parks;
+    // A process that wakes has its budget before its launches go on.
+    if (wakes) ApplyNow(device, budget);
     if (demanded_[index] != (budget.tokens != 0)) {
       demanded_[index] = budget.tokens != 0;
       device->tokens.time_slices().SetDemanded(demanded_[index]);
     }
+    if (parks) device->tokens.time_slices().GiveUp();
+    if (wakes) return WakeFollower();
     if (!has_budget_[index]) {  // the first one is in force before anything is allocated
       has_budget_[index] = true;
       device->ApplyBudget(budget);
@@ -68,6 +79,7 @@ class Observer final : public client::Observer {
       std::erase_if(mailbox.budgets,
                     [&](const sluice_budget& old) { return std::string_view(old.uuid) == budget.uuid; });
       mailbox.budgets.push_back(budget);
+      mailbox.lost = false;
     }
     mailbox.changed.NotifyAll();
   }
@@ -84,13 +96,32 @@ class Observer final : public client::Observer {
   void OnLost() noexcept override {
     std::fill(std::begin(demanded_), std::end(demanded_), false);
     for (const auto& device : Devices()) device->tokens.time_slices().NoteAgentLost();
+    Mailbox& mailbox = TheMailbox();
+    {
+      MutexLock lock(mailbox.mutex);
+      mailbox.lost = true;
+    }
+    mailbox.changed.NotifyAll();
   }
   void OnRefused(const char* reason) noexcept override {
     Log(settings::LogLevel::kError, "the agent refuses this process: %s", reason);
   }
 
  private:
-  bool demanded_[SLUICE_MAX_GPUS] = {}, has_budget_[SLUICE_MAX_GPUS] = {};
+  // In place of the follower, which would apply it a moment later.
+  static void ApplyNow(Device* device, const sluice_budget& budget) {
+    {
+      Mailbox& mailbox = TheMailbox();
+      MutexLock lock(mailbox.mutex);
+      std::erase_if(mailbox.budgets,
+                    [&](const sluice_budget& old) { return std::string_view(old.uuid) == budget.uuid; });
+      mailbox.lost = false;
+    }
+    device->ApplyBudget(budget);
+    PublishAll();
+  }
+
+  bool demanded_[SLUICE_MAX_GPUS] = {}, has_budget_[SLUICE_MAX_GPUS] = {}, parked_[SLUICE_MAX_GPUS] = {};
 };
 
 // 0 stands for "never".
@@ -106,7 +137,9 @@ struct EvictionPace {
 // Does for one device what is due. Nanoseconds until it wants to be served again; 0: not before it is woken.
 uint64_t ServeDevice(Device& device, EvictionPace* pace) {
   uint64_t next_ns = device.tokens.time_slices().Tick();
-  if (device.OverCapacity()) {
+  if (device.OverCapacity() && device.IsParked() && device.LastEvictingBytes() > kMaxParkedEvictionBytes) {
+    SetEarlier(&next_ns, 1 * kMs);
+  } else if (device.OverCapacity()) {
     const uint64_t began = MonotonicNs();
     const uint64_t evicted = device.Evict(pace->slice_bytes, true);
     if (evicted > 0) {
@@ -119,6 +152,8 @@ uint64_t ServeDevice(Device& device, EvictionPace* pace) {
       // All of it is in use by queued work, and can be evicted when that is done.
       SetEarlier(&next_ns, std::min<uint64_t>(++pace->failed_attempts * kMs, 20 * kMs));
     }
+  } else if (device.IsWaking()) {
+    SetEarlier(&next_ns, device.RestoreWorkingSet(kWakeSliceBytes) > 0 ? 20 * kUs : 1 * kMs);
   } else if (device.tokens.time_slices().holding() && device.RestoreWorkingSet(kMinSliceBytes) > 0) {
     SetEarlier(&next_ns, 20 * kUs);
   }
@@ -126,12 +161,12 @@ uint64_t ServeDevice(Device& device, EvictionPace* pace) {
   return next_ns;
 }
 
-// Waits for mail, or until `next_ns` is over (0: without end).
-std::vector<sluice_budget> TakeMail(uint64_t next_ns) {
+// Waits for mail, or until `next_ns` is over (0: without end). `*lost`: the agent is.
+std::vector<sluice_budget> TakeMail(uint64_t next_ns, bool* lost) {
   Mailbox& mailbox = TheMailbox();
   const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(next_ns);
   MutexLock lock(mailbox.mutex);
-  while (!mailbox.wake && mailbox.budgets.empty()) {
+  while (!mailbox.wake && !mailbox.lost && mailbox.budgets.empty()) {
     if (next_ns == 0) {
       mailbox.changed.Wait(mailbox.mutex);
     } else if (std::chrono::steady_clock::now() < end) {
@@ -141,6 +176,7 @@ std::vector<sluice_budget> TakeMail(uint64_t next_ns) {
     }
   }
   mailbox.wake = false;
+  *lost = std::exchange(mailbox.lost, false);
   return std::exchange(mailbox.budgets, {});
 }
 
@@ -148,9 +184,15 @@ void* Follow(void*) {
   uint64_t next_ns = 0;
   std::vector<EvictionPace> paces(SLUICE_MAX_GPUS + 1);
   for (;;) {
-    const std::vector<sluice_budget> budgets = TakeMail(next_ns);
+    bool lost = false;
+    const std::vector<sluice_budget> budgets = TakeMail(next_ns, &lost);
     for (const sluice_budget& budget : budgets) {
-      if (Device* device = DeviceNamed(budget.uuid)) device->ApplyBudget(budget);
+      Device* const device = DeviceNamed(budget.uuid);
+      // A newer one may be in force since.
+      if (device && budget.generation >= device->Budget().generation) device->ApplyBudget(budget);
+    }
+    if (lost) {
+      for (const auto& device : Devices()) device->NoteAgentLost();
     }
     if (!budgets.empty()) PublishAll();
     next_ns = 0;
@@ -196,9 +238,14 @@ void NotifyAgent(unsigned kind, const char* text) {
 
 void PublishAll() {
   if (!Client()) return;
+  bool parked = false, woken = false;
   for (const auto& device : Devices()) {
+    woken |= device->WakeIfLaunched();
+    parked |= device->IsParked();
     if (sluice_gpu_counters* slot = Client()->Slot(device->uuid.c_str())) device->Publish(slot);
   }
+  __atomic_store_n(&Client()->page()->parked, parked && !woken ? 1 : 0, __ATOMIC_RELAXED);
+  if (woken) WakeFollower();
   __atomic_store_n(&Client()->page()->heartbeat_ns, MonotonicNs(), __ATOMIC_RELAXED);
 }
 

@@ -112,6 +112,7 @@ void Device::ApplyBudget(const sluice_budget& next) {
   if (raised && next.budget_bytes < live_bytes + unmanaged_bytes.load()) ExpectRaise();
   residency.set_budget_rising(raise_expected_until_ns != 0);
   if (next.budget_bytes != budget.budget_bytes) memory_factor.Restart();
+  FollowParked(next);
   budget = next;
   link_meter.SetRate(next.link_bytes_per_s, LinkBytes(), MonotonicNs());
   if (budget.limit_bytes == 0) budget.limit_bytes = total_bytes;

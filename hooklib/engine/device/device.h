@@ -251,6 +251,17 @@ struct Device final : memory::Timeline {
   uint64_t EvictingBytes() SLUICE_TAKES_DEVICE_LOCK;      // may still be on the GPU; asks the GPU
   uint64_t LastEvictingBytes() SLUICE_TAKES_DEVICE_LOCK;  // as the GPU last answered
 
+  // --- parked (device_park.cc) ---
+  // The agent has parked the container, and nothing was launched since.
+  bool IsParked() SLUICE_TAKES_DEVICE_LOCK;
+  bool IsWaking() SLUICE_TAKES_DEVICE_LOCK;  // the working set is being fetched
+  // While parked: has the agent wake the container, for work that is not a launch. Never waits.
+  void AskToWake() SLUICE_DEVICE_LOCKED;
+  // The agent is lost: a parked process may use its guarantee by itself.
+  void NoteAgentLost() SLUICE_TAKES_DEVICE_LOCK;
+  // Without an agent a launch ends the parking. True: it did, and the follower is to fetch the working set.
+  bool WakeIfLaunched() SLUICE_TAKES_DEVICE_LOCK;
+
   // --- events (device_timeline.cc) ---
   // Sets an event behind everything queued on the stream so far. False: that is not possible now.
   bool RecordEvent(Stream* stream) SLUICE_DEVICE_LOCKED;
@@ -312,7 +323,10 @@ struct Device final : memory::Timeline {
   Stream* EngineStream(Context* context) SLUICE_DEVICE_LOCKED;
   uint64_t CountLaunches() const SLUICE_DEVICE_LOCKED;
   void CountUsed() SLUICE_TAKES_DEVICE_LOCK;
-  uint64_t LinkBytes() const SLUICE_DEVICE_LOCKED;  // moved so far, by whomever
+  uint64_t LinkBytes() const SLUICE_DEVICE_LOCKED;                    // moved so far, by whomever
+  void FollowParked(const sluice_budget& next) SLUICE_DEVICE_LOCKED;  // before it is in force
+  uint64_t UnmanagedBound() const SLUICE_DEVICE_LOCKED;               // of unmanaged memory
+  void NoteRestored(uint64_t bytes) SLUICE_DEVICE_LOCKED;             // by RestoreWorkingSet, while waking
   void Activate() SLUICE_DEVICE_LOCKED;
   void StartCounting() SLUICE_DEVICE_LOCKED;
 
@@ -348,6 +362,11 @@ struct Device final : memory::Timeline {
   policy::UseWatch use_watch_ SLUICE_BY_DEVICE_LOCK;
   uint64_t touched_bytes_ SLUICE_BY_DEVICE_LOCK = 0;  // tracked ones, within the last minute
   uint64_t launches_at_unplanned_copy_ SLUICE_BY_DEVICE_LOCK = 0;
+  bool wakes_alone_ SLUICE_BY_DEVICE_LOCK = false;  // parked, and the agent is lost
+  bool waking_ SLUICE_BY_DEVICE_LOCK = false;
+  uint64_t woken_ns_ SLUICE_BY_DEVICE_LOCK = 0, woken_bytes_ SLUICE_BY_DEVICE_LOCK = 0;  // since then fetched
+  uint64_t asked_to_wake_ns_ SLUICE_BY_DEVICE_LOCK = 0, launches_when_parked_ SLUICE_BY_DEVICE_LOCK = 0;
+  uint64_t budget_before_park_ SLUICE_BY_DEVICE_LOCK = 0;
 };
 
 }  // namespace sluice

@@ -65,7 +65,7 @@ std::optional<memory::Va> Device::AllocateUnevictable(Context* context, uint64_t
   if (bytes > kChunkBytes || max_bytes < kChunkBytes) return std::nullopt;
   if (const auto va = unevictable.Allocate(bytes, stream)) return va;
   const uint64_t unmanaged = unmanaged_bytes.load(std::memory_order_relaxed) + kChunkBytes;
-  if (unevictable.requested_bytes() + kChunkBytes > max_bytes || unmanaged > budget.budget_bytes ||
+  if (unevictable.requested_bytes() + kChunkBytes > max_bytes || unmanaged > UnmanagedBound() ||
       allocated_bytes + unmanaged > budget.limit_bytes || !ChargeWithinLease(kChunkBytes))
     return std::nullopt;
   CUdeviceptr base = 0;
@@ -143,6 +143,7 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
 
 Refusal Device::Admit(uint64_t bytes) {
   if (ExceedsAddressSpace(bytes)) return Refusal::kLimit;
+  AskToWake();
   const uint64_t size = memory::ArenaAllocator::SizeFor(bytes);
   // Bytes beyond the guarantee are host-resident sooner or later: a borrowed budget is reclaimed, and a guarantee that
   // is lent out now returns.
@@ -322,8 +323,9 @@ void Device::MarkCaptured(memory::Va va) {
 bool Device::ReserveUnmanaged(uint64_t bytes) {
   {
     DeviceLock lock(mutex);
+    AskToWake();
     const auto fits = [&]() SLUICE_DEVICE_LOCKED {
-      return !ExceedsAddressSpace(bytes) && unmanaged_bytes.load() + bytes <= budget.budget_bytes;
+      return !ExceedsAddressSpace(bytes) && unmanaged_bytes.load() + bytes <= UnmanagedBound();
     };
     // A guarantee that was lent out returns; bytes beyond it are promised to no one.
     const bool is_owed = !ExceedsAddressSpace(bytes) && unmanaged_bytes.load() + bytes <= budget.guaranteed_bytes;

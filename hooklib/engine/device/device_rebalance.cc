@@ -59,16 +59,24 @@ uint64_t Device::Evict(uint64_t max_bytes, bool reclaimed) {
 
 uint64_t Device::RestoreWorkingSet(uint64_t max_bytes) {
   DeviceLock lock(mutex);
-  if (!active.load() || budget.prefetch == SLUICE_PREFETCH_OFF) return 0;
-  if (link_meter.WaitNs(MonotonicNs()) > 0) return 0;
+  if (!active.load() || budget.prefetch == SLUICE_PREFETCH_OFF) {
+    waking_ = false;
+    return 0;
+  }
+  if (link_meter.WaitNs(MonotonicNs()) > 0 || launches_waiting_ > 0) return 0;
   const uint64_t before = residency.resident_bytes();
-  if (before + memory::kChunkBytes > residency.capacity() || launches_waiting_ > 0) return 0;
+  if (before + memory::kChunkBytes > residency.capacity()) {
+    NoteRestored(0);
+    return 0;
+  }
   OnEngineStream([&](Stream* stream) SLUICE_DEVICE_LOCKED {
     const uint64_t since = launch_at_second_[active_seconds_ % kSeconds];
     Execute(residency.RestoreWorkingSet(stream->id, max_bytes, since).now, stream);
   });
   CountLink();
-  return residency.resident_bytes() - before;
+  const uint64_t restored = residency.resident_bytes() - before;
+  NoteRestored(restored);
+  return restored;
 }
 
 void Device::AwaitRoom(const Work& work) {

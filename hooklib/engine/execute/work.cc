@@ -78,6 +78,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
 void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
   Device* const device = stream_->device;
   policy::Residency& residency = device->residency;
+  device->AskToWake();
   device->fault_watch.End();
   const AccessSet& set = device->access_set;
   device->Resolve(work, &device->access_set);

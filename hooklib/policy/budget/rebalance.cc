@@ -31,10 +31,13 @@ const Plan& Residency::RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_
   });
   const auto count =
       static_cast<size_t>(std::min({uint64_t{wanted.size()}, bytes / kChunkBytes, Room(queue) / kChunkBytes}));
-  // The oldest chunk of the working set is needed next: work repeats itself.
+  // The oldest chunk of the working set is needed next: work repeats itself. What no plan has seen goes by address.
   const auto middle = wanted.begin() + static_cast<std::ptrdiff_t>(count);
-  std::partial_sort(wanted.begin(), middle, wanted.end(),
-                    [](const Chunk* a, const Chunk* b) { return a->last_use < b->last_use; });
+  const auto by_use = [](const Chunk* a, const Chunk* b) {
+    return a->last_use != b->last_use ? a->last_use < b->last_use : a->base < b->base;
+  };
+  std::nth_element(wanted.begin(), middle, wanted.end(), by_use);
+  std::sort(wanted.begin(), middle, by_use);
   for (size_t i = 0; i < count; ++i) {
     FetchResident(wanted[i], queue, &plan_.now);
     candidates_.Unrank(wanted[i]);
