@@ -53,7 +53,7 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   total_bytes = bytes;
   unmanaged_reason = ReasonForUnmanaged(number);
   managed = !*unmanaged_reason;
-  if (managed) {  // the first window of what the program does (UseWatch)
+  if (managed) {  // the first window of its calls (UseWatch)
     use_watch_.Open(MonotonicNs());
     watches_use = true;
   }

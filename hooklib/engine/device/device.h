@@ -214,7 +214,7 @@ struct Device final : memory::Timeline {
   // Before work that touches this and finds bytes of it missing: waits until the container's share of the link allows
   // more transfers. Time alone ends the wait, so it cannot hang, whatever the GPU waits for.
   void AwaitLink(const Work& work) SLUICE_TAKES_DEVICE_LOCK;
-  void CountLink() SLUICE_DEVICE_LOCKED;  // what was moved since
+  void CountLink() SLUICE_DEVICE_LOCKED;  // bytes that moved since
   void Execute(const policy::PlanStep& step, Stream* stream) SLUICE_DEVICE_LOCKED;
   // Maps host memory that launches use remotely, and unmaps what they no longer do.
   void ApplyRemoteMappings(const policy::Plan& plan) SLUICE_DEVICE_LOCKED;

@@ -282,7 +282,7 @@ void Device::Report(CUdeviceptr pointer, int64_t bytes) {
   if (bytes > 0) reports_seen = true;
   if (allocation->unevictable) return;
   const Extent whole{base, memory::ArenaAllocator::SizeFor(allocation->bytes)};
-  // Of a block that VMM memory holds in part: what is not mapped is not live.
+  // Of a block that VMM memory holds in part, the unmapped part is not live.
   const auto inside = [&whole](const Extent& block) {
     return Extent{block.base, std::min(block.end(), whole.end()) - block.base};
   };
@@ -329,8 +329,8 @@ bool Device::ReserveUnmanaged(uint64_t bytes) {
     };
     // A guarantee that was lent out returns; bytes beyond it are promised to no one.
     const bool is_owed = !ExceedsAddressSpace(bytes) && unmanaged_bytes.load() + bytes <= budget.guaranteed_bytes;
-    // An opportunistic process waits for lent memory as its launches do, without end, while the agent serves it. This
-    // is what it gets for certain once any is lent.
+    // An opportunistic process waits for lent memory as its launches do, without end, while the agent serves it. It
+    // gets so much for certain once any is lent.
     constexpr uint64_t kOpportunisticBytes = uint64_t{512} << 20;
     const auto is_patient = [&]() SLUICE_DEVICE_LOCKED {
       return budget.priority == SLUICE_PRIORITY_OPPORTUNISTIC && Client()->attached() &&

@@ -213,7 +213,7 @@ void Retire(Reserved* reserved, Settlement* settlement) {
       DeviceLock device_lock(device->mutex);
       device->live.ForgetReports(range);  // of blocks of the owner that ends here
     }
-    // Also a large one passes through the list, so that the order of what is dropped is one.
+    // Also a large one passes through the list, so that the oldest is always dropped first.
     state.idle.push_back(range.base);
     state.idle_bytes += range.bytes;
     DropIdle(kMaxIdleBytes);

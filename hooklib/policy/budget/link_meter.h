@@ -26,7 +26,7 @@ class LinkMeter {
   bool MayOwe() const { return paid_ns_.load(std::memory_order_relaxed) != 0; }
   uint64_t rate() const { return rate_; }
 
-  // A launch waits no longer: what one launch moves beyond the rate of so much time is not metered.
+  // A launch waits no longer: bytes of one launch beyond the rate of so much time are not metered.
   static constexpr uint64_t kMaxDebtNs = 10'000'000'000;
   // Time without transfers that counts for later ones.
   static constexpr uint64_t kCreditNs = 20'000'000;

@@ -31,7 +31,8 @@ const Plan& Residency::RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_
   });
   const auto count =
       static_cast<size_t>(std::min({uint64_t{wanted.size()}, bytes / kChunkBytes, Room(queue) / kChunkBytes}));
-  // The oldest chunk of the working set is needed next: work repeats itself. What no plan has seen goes by address.
+  // The oldest chunk of the working set is needed next: work repeats itself. Chunks that no plan has seen go by
+  // address.
   const auto middle = wanted.begin() + static_cast<std::ptrdiff_t>(count);
   const auto by_use = [](const Chunk* a, const Chunk* b) {
     return a->last_use != b->last_use ? a->last_use < b->last_use : a->base < b->base;

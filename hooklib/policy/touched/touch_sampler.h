@@ -50,13 +50,13 @@ class TouchSampler {
 
   // --- sampling ---
   // How many of `unknown` chunks of the operand may be tried now. `*touched`: chunks that the launch may be expected to
-  // touch of those that are tried, all operands together; what the answer takes of them is subtracted.
+  // touch of those that are tried, all operands together; the answer subtracts its own part.
   size_t Allowance(Extent operand, size_t unknown, double* touched);
   // The same of `old` chunks that were touched long ago.
   size_t AllowanceOfOld(Extent operand, size_t old, double* touched) const;
   // Whether most chunks of the operand, or of others of its size, were found untouched.
   bool IsSuspect(Extent operand) const;
-  // Whether no more is to be learned of it: what was tried of it, or of others of its size, was touched.
+  // Whether no more is to be learned of it: its chunks that were tried, or those of others of its size, were touched.
   bool IsTouchedWhole(Extent operand) const;
   // The chunk is absent or about to be, and left to faults from here on. A touched one is tried again.
   void Begin(Chunk* chunk, Extent operand);

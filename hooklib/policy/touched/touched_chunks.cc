@@ -110,7 +110,7 @@ void Residency::SampleResident(std::span<const Extent> extents, PlannedLaunch* l
         unknown.push_back(chunk);
       }
     }
-    // Of what is not known some, spread evenly; of what was touched the chunks that were so the longest ago.
+    // Some of the unknown chunks, spread evenly, and those touched chunks that were so the longest ago.
     size_t allowed = touched_.Allowance(extents[i], std::min(*most, unknown.size()), &touched);
     const size_t stride = allowed ? unknown.size() / allowed : 1;
     for (size_t at = now_ % stride; allowed && at < unknown.size(); at += stride, --allowed, --*most)

@@ -1,8 +1,8 @@
 // Residency, unnamed faults: launches reach memory through pointers that lie on the GPU, in tables of matrices or
-// trees. Nothing that they name tells which. What faults bring so is resident beyond all that residency knows of, and
-// would stay for ever. So the driver's count of faulted bytes is compared with those that named chunks explain. Once
-// more came, all absent chunks are evicted once, as fault residue, and faults are recorded from then on: their chunks
-// are resident, and leave like others.
+// trees. No name tells which. Pages that faults bring so are resident beyond all that residency knows of, and would
+// stay for ever. So the driver's count of faulted bytes is compared with those that named chunks explain. Once more
+// came, all absent chunks are evicted once, as fault residue, and faults are recorded from then on: their chunks are
+// resident, and leave like others.
 #include <algorithm>
 
 #include "hooklib/policy/residency.h"

@@ -1,4 +1,4 @@
-"""A mixture of experts that decodes: each layer uses 6 of its 18 experts in a step, which a router chooses by Zipf's law.
+"""A mixture of experts that decodes: each layer uses 6 of its 18 experts in a step, chosen by Zipf's law.
 
 `--grouped`: one product for all chosen experts, whose addresses lie in a table on the GPU. Otherwise a loop over them.
 Reports the steps behind the first two seconds.
