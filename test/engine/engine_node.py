@@ -46,9 +46,9 @@ class Process:
 class Node:
     """A real agent of a simulated GPU of 8 GiB, and processes of its allocations."""
 
-    def __init__(self, folder, profile):
+    def __init__(self, folder, profile, variables):
         self.folder, self.processes, self.profile = pathlib.Path(folder), [], profile
-        self.more = {"SIMGPU_STATE": str(self.folder / "card")}
+        self.more = {"SIMGPU_STATE": str(self.folder / "card"), **variables}
         self.start()
 
     def start(self):
@@ -105,9 +105,9 @@ class Node:
 
 
 @contextlib.contextmanager
-def node(profile="card-8g"):
+def node(profile="card-8g", **variables):
     with tempfile.TemporaryDirectory(prefix="slc-") as folder:
-        made = Node(folder, profile)
+        made = Node(folder, profile, variables)
         # A new agent first waits a second for processes of the one before it, and admits no others meanwhile.
         time.sleep(1.5)
         try:

@@ -24,7 +24,7 @@ class Led {
       OK(cuStreamSynchronize(stream_));
     } else if (word == "steps") {  // each updates all blocks, one launch each
       for (uint64_t step = 0; step < number; ++step) {
-        for (const CUdeviceptr block : blocks_) card_.Named(stream_, {Update(block, kBytes, ++seed_)});
+        for (uint64_t i = 0; i < blocks_.size(); ++i) UpdateBlock(i);
       }
       OK(cuStreamSynchronize(stream_));
     } else if (word == "queue") {  // an update of the first blocks, behind a wait for "open"
@@ -32,13 +32,13 @@ class Led {
       OK(cuMemHostGetDevicePointer(&flag_address_, flag_, 0));
       *static_cast<volatile uint32_t*>(flag_) = 0;
       OK(cuStreamWaitValue32(stream_, flag_address_, 1, CU_STREAM_WAIT_VALUE_GEQ));
-      for (uint64_t i = 0; i < number; ++i) card_.Named(stream_, {Update(blocks_[i], kBytes, ++seed_)});
+      for (uint64_t i = 0; i < number; ++i) UpdateBlock(i);
     } else if (word == "open") {
       *static_cast<volatile uint32_t*>(flag_) = 1;
       OK(cuStreamSynchronize(stream_));
     } else if (word == "capture") {  // begins; the next "end" launches it
       OK(cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_GLOBAL));
-      for (const CUdeviceptr block : blocks_) card_.Named(stream_, {Update(block, kBytes, ++seed_)});
+      for (uint64_t i = 0; i < blocks_.size(); ++i) UpdateBlock(i);
     } else if (word == "end") {
       CUgraph graph = nullptr;
       CUgraphExec executable = nullptr;
@@ -69,11 +69,13 @@ class Led {
   }
 
  private:
+  // The simulated GPU tells a block by its number from another that was there before.
+  void UpdateBlock(uint64_t i) { card_.Named(stream_, {Update(blocks_[i], kBytes, static_cast<uint32_t>(i + 1))}); }
+
   static constexpr uint64_t kBytes = 64 * kMiB;
   Card card_;
   CUstream stream_;
   std::vector<CUdeviceptr> blocks_;
-  uint32_t seed_ = 0;
   void* flag_ = nullptr;
   CUdeviceptr flag_address_ = 0;
 };

@@ -154,6 +154,7 @@ uint64_t ServeDevice(Device& device, EvictionPace* pace) {
     }
   } else if (device.IsWaking()) {
     SetEarlier(&next_ns, device.RestoreWorkingSet(kWakeSliceBytes) > 0 ? 20 * kUs : 1 * kMs);
+    if (!device.IsWaking()) PublishAll();
   } else if (device.tokens.time_slices().holding() && device.RestoreWorkingSet(kMinSliceBytes) > 0) {
     SetEarlier(&next_ns, 20 * kUs);
   }
