@@ -150,8 +150,10 @@ class Test(Case):
             pods = json.loads((self.folder / "run/reservations.json").read_text())["pods"]
             return next((x for x in pods if x["uid"] == uid), None)
 
+        found = wait_for("the reservation", reserved)
+        self.assertGreater(found.pop("order"), 0)
         self.assertEqual(
-            wait_for("the reservation", reserved),
+            found,
             {
                 "uid": uid,
                 "containers": [{"name": "main", "kind": "regular", "units": 15}],

@@ -21,7 +21,7 @@ def other_protocol_versions(a):
     s.connect(sock)
     s.send(struct.pack("<IBBHQ", MAGIC, 2, 0, 1, 1).ljust(FRAME, b"\0"))
     refuse = s.recv(FRAME)
-    assert struct.unpack_from("<H", refuse, 6)[0] == 3 and b"protocol 1.1, the hook 2.0" in refuse, refuse
+    assert struct.unpack_from("<H", refuse, 6)[0] == 3 and b"protocol 1.2, the hook 2.0" in refuse, refuse
     assert s.recv(FRAME) == b""
     assert a.allocation("one")["hook_state"] == "refused" and a.events("refused")
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a newer minor version

@@ -1,5 +1,6 @@
 #include "webhook/decision/review.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "webhook/decision/base64.h"
@@ -110,7 +111,17 @@ Answer Allowed(const Request& r, Answer::Outcome outcome, const std::vector<std:
   return a;
 }
 
+// Whether queues count the templates of such workloads: `queued` holds GROUP/RESOURCE or GROUP/*.
+bool IsQueued(const Request& r, const Config& config) {
+  return std::ranges::any_of(config.queued, [&](std::string_view entry) {
+    const size_t slash = entry.find('/');
+    const std::string_view resource = entry.substr(slash + 1);
+    return entry.substr(0, slash) == r.group && (resource == "*" || resource == r.resource);
+  });
+}
+
 Answer MutateTemplates(const Request& r, bool is_update, const Config& config, const Nodes& nodes) {
+  if (!IsQueued(r, config)) return Allowed(r, Answer::Outcome::kNothing);
   if (is_update && r.old_object == nullptr) return Bad("request.oldObject is missing");
   const TemplateUnits units =
       GiveTemplateUnits(is_update ? r.old_object : nullptr, {*r.object, r.name_space, config, nodes, Mode::kTemplate});
