@@ -87,7 +87,9 @@ struct Chunk {
   // It was mapped remotely since it last left the GPU. An end of the advice need not end the mapping, so launches that
   // touch it need not fault.
   bool maybe_mapped = false;
-  uint64_t touched_at = 0;   // newest fault of a launch since it was last tried
+  bool unnamed_by_faults = false;  // resident, since a launch that did not name it has faulted
+  uint64_t touched_at = 0;         // newest fault of a launch since it was last tried
+  uint64_t unnamed_out = 0;  // when it was evicted, if only faults tell of its use (touched/unnamed_faults.cc); else 0
   uint32_t used_second = 0;  // of its newest use (policy/working_set/working_set.cc); 0: none
   uint16_t pins = 0;         // allocations in it that are live until their free (captured, or the host may write)
 };

@@ -119,6 +119,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
                                size_t overwritten_extents, std::optional<size_t> hot_extents) {
   ++now_;
   ClearPlan();
+  unnamed_.may_map = may_map_remote_ && can_queue;
   missing_.clear();
   if (last_queues_.first != stream || !last_queues_.second) {
     last_queues_ = {stream, &queues_[stream]};
@@ -215,6 +216,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     Merge(&plan_.populate_now);
     Merge(&plan_.populate_on_host);
   }
+  unnamed_.may_map = false;
   return plan_;
 }
 

@@ -266,7 +266,8 @@ class Residency : private ResidencyState {
   void SampleResident(std::span<const Extent> extents, PlannedLaunch* launch, double touched, size_t* most);
   void TryResident(Chunk* chunk, Extent operand, StreamId stream);
   void ScheduleSamples();
-  void TakeFaultedIn(Chunk* chunk, uint64_t touched_before);
+  void TakeFaultedIn(Chunk* chunk);
+  void NoteUnnamedEviction(Chunk* chunk);
   void FetchTouched(StreamId stream);
   // --- fetch/missing.cc ---
   void FindMissing(const StreamQueues& queues, const PlannedLaunch& launch);

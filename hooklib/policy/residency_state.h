@@ -92,6 +92,7 @@ class ResidencyState {
     uint64_t counted = 0, expected = 0;  // bytes that faults brought until the last look: all, and by named chunks
     uint64_t bytes = 0;                  // that nothing explains
     uint64_t watched_until = 0;          // before this launch, faults are recorded
+    bool may_map = false;                // a launch is being planned, whose plan maps memory
   };
   TouchSampler touched_;
   UnnamedFaults unnamed_;

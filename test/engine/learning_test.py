@@ -103,7 +103,7 @@ def learned_ranges_are_explained():
 def matrices_by_a_table():
     """Memory that no launch names is held to the budget, too, and the hot part of it stays."""
     unhooked = run("matrices_by_a_table")
-    for env in ({}, {"SLUICE_LEARN": "0"}):
+    for env in ({}, {"SLUICE_LEARN": "0"}, {"SLUICE_PREFETCH": "off"}):
         hooked = run("matrices_by_a_table", SMALL, env=env)
         expect(hooked.out == unhooked.out, f"values differ with {env}", str(hooked))
     hooked = run("matrices_by_a_table", SMALL, env={"SLUICE_LOG_LEVEL": "INFO"})

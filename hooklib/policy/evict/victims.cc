@@ -287,6 +287,7 @@ void Residency::EvictChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
   // Another stream's launch may run before the fetch that undoes the discard: for it the chunk is still discarded.
   if (chunk->discarded && chunk->fetch_op == 0) chunk->discarded = false;
   if (!chunk->cold) EndPromotion(chunk);
+  if (watches_unnamed()) NoteUnnamedEviction(chunk);
   chunk->maybe_mapped = chunk->mapped_remote;
   chunk->written_back = true;
   step->evict.push_back({chunk->base, kChunkBytes});

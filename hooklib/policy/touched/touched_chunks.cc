@@ -176,11 +176,10 @@ void Residency::ConcludeTouches(std::span<const Va> pages, bool lost) {
     Chunk* const chunk = chunks_.Find(page);
     if (!chunk) continue;
     const bool is_late = chunk->touch == Touch::kUntouched;
-    const uint64_t touched_before = chunk->touched_at;
     const bool was_left_out = touched_.NoteFault(chunk, now_);
     if (chunk->resident) continue;
     if (!was_left_out) {
-      TakeFaultedIn(chunk, touched_before);
+      TakeFaultedIn(chunk);
       continue;
     }
     Settle();

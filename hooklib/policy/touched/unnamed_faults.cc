@@ -4,6 +4,7 @@
 // came, all absent chunks are evicted once, as fault residue, and faults are recorded from then on: their chunks are
 // resident, and leave like others.
 #include <algorithm>
+#include <utility>
 
 #include "hooklib/policy/residency.h"
 
@@ -25,7 +26,7 @@ void Residency::NoteCountedFaults(uint64_t bytes) {
   const auto is_recent = [this](uint64_t at) { return at && now_ < at + kExpectedLaunches; };
   // Without records all absent chunks are residue again and again.
   const bool is_guess = (touched_.enabled() && fault_residue_.IsRecent(now_)) || is_recent(last_demand_paged_) ||
-                        is_recent(last_graph_at_) || prefetch_ == Prefetch::kOff;
+                        is_recent(last_graph_at_);
   if (is_guess || watches_unnamed()) return;
   unnamed_.bytes += counted;
   unnamed_.bytes -= std::min(unnamed_.bytes, expected);
@@ -41,19 +42,28 @@ void Residency::NoteCountedFaults(uint64_t bytes) {
   fault_residue_.SweepSoon();
 }
 
-// A launch that did not name the chunk has faulted on it, as one did at `touched_before`. While it is resident nothing
-// tells of its use. So a chunk that faults again soon after its eviction stays for as many times that long (as with
-// refault distances in Linux's workingset.c), and leaves before those whose next use is nearer.
-void Residency::TakeFaultedIn(Chunk* chunk, uint64_t touched_before) {
+// A launch that did not name the chunk has faulted on it. While it is resident nothing tells of its use. So a chunk
+// that faults again soon after its eviction stays for as many times that long (as with refault distances in Linux's
+// workingset.c), and leaves after those whose next use is farther.
+void Residency::TakeFaultedIn(Chunk* chunk) {
   if (chunk->in_fault_residue || chunk->mapped_remote || IsEvicting(*chunk) || chunk->live_bytes == 0) return;
   unnamed_.watched_until = std::max(unnamed_.watched_until, now_ + kWatchedLaunches);
   Settle();
   SetResident(chunk, true);
   chunk->last_use = now_;
   chunk->fetch_op = 0;
-  if (touched_before) chunk->next_use = now_ + kStayedIntervals * (now_ - touched_before);
+  if (chunk->unnamed_out) chunk->next_use = now_ + kStayedIntervals * std::max<uint64_t>(1, now_ - chunk->unnamed_out);
+  chunk->unnamed_by_faults = true;
   candidates_.Unrank(chunk);
   if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
+}
+
+// A chunk that is evicted again is among those whose use is the rarest. From then on it is used in host memory: a fault
+// costs several times as much.
+void Residency::NoteUnnamedEviction(Chunk* chunk) {
+  if (!std::exchange(chunk->unnamed_by_faults, false)) return;
+  if (chunk->unnamed_out && unnamed_.may_map && chunk->has_contents) MapRemote(chunk);
+  chunk->unnamed_out = now_;
 }
 
 }  // namespace sluice::policy
