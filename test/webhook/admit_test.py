@@ -117,6 +117,11 @@ def conversions(program):
             {"nvidia.com/gpu": 1, "nvidia.com/gpumem": "8000", "nvidia.com/gpucores": 30, "cpu": "4"},
             {"gpu-memory.sluice.dev/a": "8000Mi", "compute-limit.sluice.dev/a": "0.3"},
         ),
+        (
+            {},
+            {"nvidia.com/gpu": 2, "nvidia.com/gpumem": "8000"},
+            {"gpu-count.sluice.dev/a": "2", "gpu-memory.sluice.dev/a": "8000Mi"},
+        ),
         ({}, {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 25}, {"gpu-fraction.sluice.dev/a": "0.25"}),
         ({}, {"nvshare.com/gpu": 1}, {"gpu-fraction.sluice.dev/a": "0.1"}),
         ({}, {"nvidia.com/gpu": 1}, {}),
@@ -158,10 +163,10 @@ def conversions(program):
         text=POD % ("p", "'0.5'") + "---\n" + POD.replace("sluice.dev/", "") % ("q", "'1'"),
     )
     check(status == 0 and "p: unchanged" in said and "q: converted" in said and out.count("---") == 1, said)
-    bad = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 8000}
+    bad = {"nvidia.com/gpu": 40, "nvidia.com/gpumem": 8000}
     spec = {"containers": [{"name": "a", "image": "x", "resources": {"limits": bad}}]}
     status, out, said = admit(program, "-f", "-", "--convert", text=json.dumps({"kind": "Pod", "spec": spec}))
-    check(status == 1 and not out and "(nvidia.com/gpu of container 'a'): '2' is not accepted" in said, said)
+    check(status == 1 and not out and "(nvidia.com/gpu of container 'a'): '40' is not accepted" in said, said)
 
 
 def main():
