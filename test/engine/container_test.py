@@ -132,7 +132,7 @@ def nvml_in_a_process_without_a_context():
         while (seen := json.loads(looker("look")))["used"] != 1024 * MIB:
             expect(time.monotonic() < end, "a process that ended is not counted", str(seen))
         expect(list(seen["processes"]) == [str(one.p.pid)], "nor listed", str(seen))
-        beside = json.loads(looker(n, "other").first)
+        beside = json.loads(make_looker(n, "other").first)
         expect(beside["used"] == 700 * MIB and len(beside["processes"]) == 1, "the other container's own", str(beside))
         status = [built("bin", "sluice"), "status", "--run-dir", n.folder / "run", "-o", "json"]
         told = json.loads(subprocess.run(status, capture_output=True, text=True).stdout)
