@@ -47,6 +47,8 @@ void Residency::NoteCountedFaults(uint64_t bytes) {
 // workingset.c), and leaves after those whose next use is farther.
 void Residency::TakeFaultedIn(Chunk* chunk) {
   if (chunk->in_fault_residue || chunk->mapped_remote || IsEvicting(*chunk) || chunk->live_bytes == 0) return;
+  // The record may be of the bytes before: a discarded chunk that passed for resident would be written by faults.
+  if (chunk->discarded || chunk->reused_after_discard || !chunk->has_contents) return;
   unnamed_.watched_until = std::max(unnamed_.watched_until, now_ + kWatchedLaunches);
   Settle();
   SetResident(chunk, true);
