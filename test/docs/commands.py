@@ -134,7 +134,11 @@ ELSEWHERE = {
     "sluice admit --convert -f FILE": By("test/webhook/admit_test.py", '"--convert"'),
     "sluice admit --aliases -f FILE": By("test/webhook/admit_test.py", '"--aliases"'),
     "helm template --set platform=openshift": By("test/cluster/chart_platform_cases.py", '"platform=openshift"'),
-    "sluice run --gpus N": By("test/agent/cli_test.py", '"--gpus", "2"'),
+    "sluice run --gpus 2": By("test/agent/cli_test.py", '"--gpus", "2"'),
+    "sluice park ID": By("test/engine/park_test.py", 'n.cli("park", "one")'),
+    "sluice wake ID": By("test/engine/park_test.py", 'n.cli("wake", "one")'),
+    "sluice set ID park-after=10m": By("test/engine/park_test.py", "park-after="),
+    "scripts/nightly --only cluster": By("scripts/nightly", "cluster"),
     "kubectl annotate --overwrite pod trainer sluice.dev/gpu-fraction=0.7": By(
         "test/cluster/product_test.py", '"annotate", "--overwrite", "pod", name, change'
     ),

@@ -104,7 +104,7 @@ class Reference(unittest.TestCase):
     def test_the_variables(self):
         named = {*rows(PAGE.read_text(), "Variables of a container"), *re.findall(r"`(ULMS_\w+)`", PAGE.read_text())}
         settings = set(re.findall(r"`(SLUICE_\w+)` \|$", (p.ROOT / "docs/operate/annotations.md").read_text(), re.M))
-        self.assertEqual(len(settings), 10)
+        self.assertEqual(len(settings), 12)
         listed = (p.ROOT / "proto/sluice/names.h").read_text() + SETTINGS
         self.assertEqual(named | settings, set(re.findall(r'"((?:SLUICE|ULMS)_[A-Z_]+)"', listed)))
 
