@@ -201,7 +201,7 @@ class Product(Several, unittest.TestCase):
         if phase != "Failed":
             return phase
         message = p.get("-n", SPACE, "pod", name)["status"].get("message", "")
-        self.assertRegex(message, "granted to running pods|percent free")
+        self.assertRegex(message, "granted to running pods|percent free|devices unavailable")
         print(f"{name} was bound and refused", flush=True)
         p.kubectl("-n", SPACE, "delete", "pod", name, "--force", "--grace-period=0")
         p.apply(p.idle_pod(name, {"sluice.dev/gpu-fraction": fraction}), SPACE)
