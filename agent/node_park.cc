@@ -64,7 +64,7 @@ void Node::SetParked(Allocation& a, bool parked) {
   for (Session* s : Served(a)) {
     s->parked.assign(a.spec.gpus.size(), {});
     for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
-      // Who wakes has work, and who is parked has none, whatever was seen of it before.
+      // A client that wakes has work, and a parked one has none, whatever was seen of it before.
       if (!parked) s->demand[i].SetHeld(now_ns_);
       s->overdue_since_ns[i] = 0;
       resend_.insert({s->id, i});

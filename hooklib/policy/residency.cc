@@ -7,8 +7,8 @@
 namespace sluice::policy {
 
 namespace {
-constexpr uint64_t kSmallShare =
-    4;  // of the capacity: all small operands of a launch that is no graph have at most that
+// Of the capacity: all small operands of a launch that is no graph have at most that.
+constexpr uint64_t kSmallShare = 4;
 }  // namespace
 
 uint64_t Residency::wrong_predictions() const {
@@ -62,7 +62,8 @@ void Residency::AddLive(Extent range) {
     if (chunk.live_bytes == 0) {
       ++live_chunks_;
       chunk.live_since = now_;
-      chunk.cold = false;
+      chunk.cold = chunk.unnamed_by_faults = false;
+      chunk.unnamed_out = 0;
       touched_.Forget(&chunk);
       if (chunk.discarded && !chunk.has_contents && !chunk.reused_after_discard) {
         chunk.reused_after_discard = true;

@@ -260,7 +260,7 @@ TEST_CASE("the sum of exposures never exceeds the capacity") {
   }
 }
 
-TEST_CASE("parked groups have no floor, and with lending off what they leave stays unused") {
+TEST_CASE("parked groups have no floor, and with lending off their memory stays unused") {
   constexpr Bytes kUnmanaged = kGiB / 4;
   for (const Lending lending : {Lending::kIdle, Lending::kAll, Lending::kOff}) {
     Ledger ledger(8 * kGiB, Exact(lending));

@@ -174,7 +174,7 @@ TEST_CASE("a launch while a container leaves the GPU keeps it there") {
   CHECK(w.error == "one is parked already: by sluice park");
 }
 
-TEST_CASE("what was launched before the process follows does not wake it") {
+TEST_CASE("a launch from before the process follows does not wake it") {
   ParkWorld w;
   w.Halves();
   REQUIRE(w.ParkIt("one"));
@@ -313,7 +313,7 @@ TEST_CASE("a restarted agent finds its parked containers parked, unless they wor
   w.Allocate("two", 50);
   w.node.RecoverUntil(w.now + kSec);
   const bool worked = GENERATE(false, true);
-  // Without an agent the process gave itself its guarantee; the neighbour still holds what was lent.
+  // Without an agent the process gave itself its guarantee; the neighbour still holds the lent memory.
   w.Attach(1, "one", SLUICE_HELLO_RETURNING);
   w.Attach(2, "two", SLUICE_HELLO_RETURNING);
   for (const SessionId s : {1, 2}) std::strcpy(w.pages[s].gpu[0].uuid, "GPU-a");

@@ -1,4 +1,4 @@
-// The largest working set of a day, and what is said of a container's fraction.
+// The largest working set of a day, and the sentence about a container's fraction.
 #include "agent/right_size.h"
 
 #include <catch2/catch_test_macros.hpp>

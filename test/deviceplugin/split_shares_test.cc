@@ -168,7 +168,7 @@ TEST_CASE("waiting requests: a pod's containers follow each other, and those of 
   CHECK(waiting.CardsFor(40, 4, read) == 4);
 }
 
-TEST_CASE("waiting requests: where pods differ, the checkpoint decides who is next") {
+TEST_CASE("waiting requests: where pods differ, the checkpoint decides which is next") {
   WaitingRequests waiting(std::chrono::milliseconds(0));
   waiting.SetPods({{"a", Bound(1, {{"c", kRegular, 100, 2}})}, {"b", Bound(2, {{"c", kRegular, 100, 4}})}});
   const auto read = [] {

@@ -168,7 +168,7 @@ def working_sets_of_the_last_minute():
     graphs; and a program that does nothing any more. All four run beside one another, by real time.
     """
     uuid, block, at_first_s, after_s = gpu_uuid(), 256 * MIB, 6, 72
-    runs = {  # budget; how one block is used; what is touched in the end
+    runs = {  # budget; how one block is used; bytes touched in the end
         "fits": (LARGE, "launches", block),
         "over": (SMALL, "launches", block),
         "graphs": (LARGE, "graphs", block),

@@ -153,7 +153,7 @@ def queued_work_puts_the_parking_off():
         said = n.cli("park", "one", "--timeout", "3", status=1)
         expect("one is not parked yet: " in said and "in use by work that is queued" in said, "a sentence", said)
         # No launch was planned so far, so any block may be in use.
-        expect(resident(n, "one") > 0, "what is in use stays")
+        expect(resident(n, "one") > 0, "blocks in use stay")
         expect("park put off" in n.cli("events"), "an event")
         got.append(one("open"))
         await_that("it is parked when the work has ended", lambda: state(n, "one") == "parked")

@@ -182,7 +182,7 @@ TEST_CASE("filter and bind: a node has as many cards with room, or gets no such 
   REQUIRE(setup.Bind(SplitPod("p", 100, 2), "wide") == "");
   const Json waits = setup.Filter(SplitPod("q", 100, 4));
   CHECK_THAT(waits["FailedNodes"]["wide"].get<std::string>(), ContainsSubstring("waits until kubelet has admitted"));
-  // What is reserved is taken on both cards.
+  // Reserved units are taken on both cards.
   const Json rest = setup.Filter(MakePod("r", 20));
   CHECK(rest["NodeNames"].size() == 2);
   CHECK(setup.Filter(MakePod("r", 60))["FailedNodes"]["wide"] ==

@@ -94,7 +94,7 @@ TEST_CASE("touched chunks: launches one by one name no chunk that a graph was fo
   CHECK(server.CountResident(0, kWeights + server.used) == kWeights + server.used);
 }
 
-TEST_CASE("touched chunks: launches one by one try chunks once they are settled, until what is touched is resident") {
+TEST_CASE("touched chunks: launches one by one try chunks once they are settled, until all touched ones are resident") {
   Server server;
   for (int i = 0; i < 8; ++i) server.LayeredStep();
   CHECK(server.residency.touched().stats().samples == 0);
@@ -113,7 +113,7 @@ TEST_CASE("touched chunks: launches one by one try chunks once they are settled,
   CHECK(server.residency.resident_bytes() <= kCapacity * kChunkBytes);
 }
 
-TEST_CASE("touched chunks: launches one by one that touch what they name are tried ever more rarely") {
+TEST_CASE("touched chunks: launches one by one that touch all operands are tried ever more rarely") {
   Server server;
   server.layer_used = kLayerChunks;
   uint64_t faults = 0;
@@ -149,6 +149,23 @@ TEST_CASE("touched chunks: nothing is tried while everything fits") {
   Server server(kWeights + kCache);
   for (int i = 0; i < 100; ++i) server.Step(), server.Replay();
   CHECK(server.residency.touched().stats().samples == 0);
+}
+
+TEST_CASE("unnamed faults: a faulted chunk is resident and held to the capacity, a discarded one is not taken for it") {
+  for (const bool discarded : {false, true}) {
+    Server server;
+    memory::Chunk* const chunk = server.residency.chunks().Find(server.At(0).base);
+    REQUIRE_FALSE(chunk->resident);
+    REQUIRE(chunk->has_contents);
+    chunk->discarded = discarded;
+    const Va page = chunk->base + 4096;
+    server.residency.ConcludeTouches({&page, 1}, false);
+    CHECK(chunk->resident == !discarded);
+    CHECK(server.residency.watches_unnamed() == !discarded);
+    server.Queue({Chunks(kWeights + kCache - 1)});
+    server.Finish();
+    CHECK(server.residency.resident_bytes() <= kCapacity * kChunkBytes);
+  }
 }
 
 TEST_CASE("touched chunks: a copy brings an untouched chunk, and it is not known to be untouched any more") {

@@ -100,7 +100,7 @@ TEST_CASE("a launch over a large block costs one look a second") {
   CHECK(!watch.IsStamped(block, 3));
 }
 
-TEST_CASE("a window ends when twice as many calls found nothing new, and the pause follows what it cost") {
+TEST_CASE("a window ends when twice as many calls found nothing new, and the pause follows its cost") {
   UseWatch watch;
   CHECK(watch.MayOpen(0));
   watch.Open(kSec);

@@ -1,5 +1,5 @@
 // Units in the pod templates of workloads, for queues: Kueue and Volcano count a template before its first pod exists,
-// and what the webhook gives to pods is not in it. Pure, as the decision is.
+// and the units that the webhook gives to pods are not in it. Pure, as the decision is.
 #ifndef SLUICE_WEBHOOK_DECISION_TEMPLATE_UNITS_H_
 #define SLUICE_WEBHOOK_DECISION_TEMPLATE_UNITS_H_
 

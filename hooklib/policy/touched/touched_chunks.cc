@@ -16,8 +16,8 @@ constexpr uint32_t kUsesOfGraph = 2;                            // one replay is
 constexpr uint64_t kMaxIdleRoom = uint64_t{64} << 20;           // less is free: launches compete for room
 constexpr uint64_t kMaxIdleRoomOfLaunch = uint64_t{256} << 20;  // promotions leave 128 MiB free
 constexpr uint32_t kMaxExploringReplays = 16;
-constexpr uint64_t kMinAgeLaunches = 1024,
-                   kMinAgeIterations = 32;                 // since a chunk was touched: before it is tried again
+// Since a chunk was touched, before it is tried again.
+constexpr uint64_t kMinAgeLaunches = 1024, kMinAgeIterations = 32;
 constexpr uint64_t kMinLackingBytes = uint64_t{32} << 20;  // less that an iteration lacks is not worth a fault
 constexpr uint32_t kMaxGapIterations = 63;
 constexpr uint32_t kStillIterations = 6, kSettledIterations = 32;  // of one length in a row, before chunks are tried
@@ -145,14 +145,14 @@ void Residency::TryResident(Chunk* chunk, Extent operand, StreamId stream) {
 // lacking, at once where the last tries found untouched chunks, and else ever more rarely.
 void Residency::ScheduleSamples() {
   const uint64_t all = stats_.bytes_in + stats_.remote_bytes;
-  const uint64_t lacking = all - launch_samples_.lacked_bytes;
+  const uint64_t lacking = all - std::min(all, launch_samples_.lacked_bytes);  // the driver may have refused some
   launch_samples_.lacked_bytes = all;
   launch_samples_.room = 0;
   // Samples move bytes, and an exchange waits until nothing moves. So it comes first.
   const bool is_still = placement_.still_iterations > 1 && placement_.stats.demoted_bytes == 0;
   launch_samples_.alike = iterations_.length() == placement_.previous_length ? launch_samples_.alike + 1 : 0;
   const bool is_settled = launch_samples_.alike >= (is_still ? kStillIterations : kSettledIterations);
-  if (!touched_.enabled() || lacking < kMinLackingBytes || touched_.explores() || !is_settled) return;
+  if (!touched_.enabled() || lacking < kMinLackingBytes || !is_settled) return;
   touched_.NoteLacking(lacking);
   if (launch_samples_.pause) {
     --launch_samples_.pause;

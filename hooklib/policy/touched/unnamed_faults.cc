@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kMinUnnamedBytes = uint64_t{64} << 20;
 constexpr uint64_t kExpectedLaunches = 1024;    // since named chunks were left to faults, whose bytes are a guess
 constexpr uint64_t kWatchedLaunches = 1 << 16;  // since the last such fault
-constexpr uint64_t kStayedIntervals = 64;       // between a chunk's last two faults
+constexpr uint64_t kStayedIntervals = 64;       // from a chunk's eviction to its next fault
 }  // namespace
 
 void Residency::NoteCountedFaults(uint64_t bytes) {
@@ -57,13 +57,13 @@ void Residency::TakeFaultedIn(Chunk* chunk) {
   if (chunk->unnamed_out) chunk->next_use = now_ + kStayedIntervals * std::max<uint64_t>(1, now_ - chunk->unnamed_out);
   chunk->unnamed_by_faults = true;
   candidates_.Unrank(chunk);
-  if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
+  stats_.fault_bytes += kChunkBytes;
 }
 
 // A chunk that is evicted again is among those whose use is the rarest. From then on it is used in host memory: a fault
 // costs several times as much.
 void Residency::NoteUnnamedEviction(Chunk* chunk) {
-  if (!std::exchange(chunk->unnamed_by_faults, false)) return;
+  if (!std::exchange(chunk->unnamed_by_faults, false) || chunk->last_use > chunk->touched_at) return;  // or named since
   if (chunk->unnamed_out && unnamed_.may_map && chunk->has_contents) MapRemote(chunk);
   chunk->unnamed_out = now_;
 }
