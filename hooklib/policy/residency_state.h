@@ -90,7 +90,7 @@ class ResidencyState {
   // Faults on memory that no launch named (touched/unnamed_faults.cc).
   struct UnnamedFaults {
     uint64_t counted = 0, expected = 0;  // bytes that faults brought until the last look: all, and by named chunks
-    uint64_t bytes = 0;                  // that nothing explains
+    int64_t bytes = 0;                   // that nothing explains; below 0: more were expected
     uint64_t watched_until = 0;          // before this launch, faults are recorded
     bool may_map = false;                // a launch is being planned, whose plan maps memory
   };

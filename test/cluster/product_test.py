@@ -221,8 +221,8 @@ class Product(Several, unittest.TestCase):
         p.wait(30, "what there is", lambda: self.granted("one") == {"percent": 75, "requested": 90})
         p.wait(30, "the Event", lambda: "requests 0.9" in self.events("one", "SluiceResizeWaits"))
         self.assertEqual(p.phase("late", SPACE), "Pending")
-        # Kubelet tells the API server of withheld units within ten seconds. Until then the scheduler would bind "late" to
-        # the units of the pod that ends here, and kubelet refuse it.
+        # Kubelet tells the API server of withheld units within ten seconds. Until then the scheduler would bind "late"
+        # to the units of the pod that ends here, and kubelet refuse it.
         p.wait(60, "the default scheduler's view of the growth", lambda: p.offered() == 175)
         p.kubectl("-n", SPACE, "delete", "pod", "fits", "--force", "--grace-period=0")
         p.wait(60, "the units of the pod that ended", lambda: self.granted("one")["percent"] == 80)

@@ -11,7 +11,9 @@
 namespace sluice::policy {
 
 namespace {
-constexpr uint64_t kMinUnnamedBytes = uint64_t{64} << 20;
+constexpr int64_t kMinUnnamedBytes = int64_t{64} << 20;
+// The expected bytes are counted when a launch is planned, the driver's when it ran.
+constexpr int64_t kMaxAheadBytes = int64_t{256} << 20;
 constexpr uint64_t kExpectedLaunches = 1024;    // since named chunks were left to faults, whose bytes are a guess
 constexpr uint64_t kWatchedLaunches = 1 << 16;  // since the last such fault
 constexpr uint64_t kStayedIntervals = 64;       // from a chunk's eviction to its next fault
@@ -28,8 +30,8 @@ void Residency::NoteCountedFaults(uint64_t bytes) {
   const bool is_guess = (touched_.enabled() && fault_residue_.IsRecent(now_)) || is_recent(last_demand_paged_) ||
                         is_recent(last_graph_at_);
   if (is_guess || watches_unnamed()) return;
-  unnamed_.bytes += counted;
-  unnamed_.bytes -= std::min(unnamed_.bytes, expected);
+  unnamed_.bytes += static_cast<int64_t>(counted) - static_cast<int64_t>(expected);
+  unnamed_.bytes = std::max(unnamed_.bytes, -kMaxAheadBytes);
   if (unnamed_.bytes < kMinUnnamedBytes) return;
   unnamed_.bytes = 0;
   if (touched_.enabled()) unnamed_.watched_until = now_ + kWatchedLaunches;
