@@ -31,7 +31,7 @@ struct Options {
   std::string context, kubeconfig, node, output = "text", space, pod, container;
   std::vector<std::string> assignments;
   bool once = false;
-  double interval = 2;
+  double interval = 2, timeout = 30;
 };
 
 // All nodes in one status, for one table.
@@ -129,6 +129,28 @@ void Doctor(const Options& o) {
   throw CLI::RuntimeError(ExamineCluster(cluster, o.node) ? 0 : 1);
 }
 
+// The node's agent parks and wakes; its tool finds the allocation and waits.
+void RunOnNode(const Options& o, std::vector<std::string> words) {
+  std::vector<std::string> arguments = {"pod", o.pod};
+  if (!o.space.empty()) arguments.insert(arguments.end(), {"-n", o.space});
+  const Json pod = o.kubectl.Get(std::move(arguments));
+  const std::string name = TextAt(pod, "/metadata/namespace") + "/" + TextAt(pod, "/metadata/name");
+  const std::string node = TextAt(pod, "/spec/nodeName");
+  if (node.empty()) Fail(1, words[0] + ": pod " + name + " is on no node yet");
+  words.insert(words.begin() + 1, o.container.empty() ? name : name + "/" + o.container);
+  ClusterReader cluster(o.kubectl);
+  const Kubectl::Answer answer = RunAgentTool(cluster, node, words);
+  std::fputs(answer.out.c_str(), stdout);
+  if (answer.ok()) return;
+  // The first line is the tool's, or kubectl's where it could not run: "command terminated with exit code 1" follows.
+  std::fprintf(stderr, "%s\n", answer.Reason().c_str());
+  throw CLI::RuntimeError(answer.status == 2 ? 2 : 1);
+}
+
+void Park(const Options& o) { RunOnNode(o, {"park", "--timeout", std::to_string(o.timeout)}); }
+
+void Wake(const Options& o) { RunOnNode(o, {"wake"}); }
+
 void AddOutput(CLI::App& command, Options* o) {
   command.add_option("-o,--output", o->output, "text or json")->check([](const std::string& v) -> std::string {
     return v == "text" || v == "json" ? "" : "'" + v + "' is not accepted; accepted: text, json";
@@ -164,9 +186,15 @@ void AddClusterCommands(CLI::App& app) {
   top->add_option("--interval", o->interval, "seconds between tables")
       ->check(Between(0.5, 60.0))
       ->capture_default_str();
-  set->add_option("-n,--namespace", o->space, "the pod's");
-  set->add_option("-c,--container", o->container, "this container only");
-  set->add_option("POD", o->pod, "the pod")->required();
+  CLI::App* park =
+      Add(app, o, "park", "have a pod's idle container leave the GPU until its next launch: park POD", Park);
+  CLI::App* wake = Add(app, o, "wake", "bring a parked container back before its next launch: wake POD", Wake);
+  for (CLI::App* command : {set, park, wake}) {
+    command->add_option("-n,--namespace", o->space, "the pod's");
+    command->add_option("-c,--container", o->container, "this container only");
+    command->add_option("POD", o->pod, "the pod")->required();
+  }
+  park->add_option("--timeout", o->timeout, "seconds to wait")->check(Between(0.0, 3600.0))->capture_default_str();
   set->add_option("key=value", o->assignments, settings::SettableNames() + "; an empty value removes it")->required();
 }
 

@@ -77,6 +77,36 @@ AgentPods FindAgents(ClusterReader& cluster, const std::string& name, const std:
   return found;
 }
 
+// The agents of all nodes, or of `node` alone. Fail()s if there are none.
+AgentPods NeedAgents(ClusterReader& cluster, const std::string& node) {
+  cluster.Open();
+  AgentPods found = FindAgents(cluster, kChartName, node);
+  if (found.answers.empty()) {
+    // The chart's nameOverride gives pods and registration another name. Some users may not read the registration.
+    const auto registrations = FindRegistrations(cluster);
+    for (const Json& registration : registrations.ok() ? *registrations : std::vector<Json>{}) {
+      if (NameOf(registration) == kChartName) continue;
+      found = FindAgents(cluster, NameOf(registration), node);
+      if (!found.answers.empty()) break;
+    }
+  }
+  if (found.answers.empty()) {
+    Fail(1, node.empty() ? "no agent runs in this cluster (pods with " + PodsOf(kChartName, "node") +
+                               ", or with the name of a webhook mutate.sluice.dev); is the chart installed?"
+                         : "no agent runs on node '" + node + "'");
+  }
+  return found;
+}
+
+// The arguments of kubectl that run the agent's own tool in its container.
+std::vector<std::string> ToolOf(const NodeAnswer& agent, const std::string& run_dir,
+                                const std::vector<std::string>& words) {
+  std::vector<std::string> command = {"exec", "-n", agent.space, agent.pod, "-c", kAgent, "--", "sluice"};
+  command.insert(command.end(), words.begin(), words.end());
+  if (!run_dir.empty()) command.insert(command.end(), {"--run-dir", run_dir});
+  return command;
+}
+
 }  // namespace
 
 std::string TextAt(const Json& object, const char* pointer) {
@@ -110,22 +140,7 @@ std::string NameOf(const Json& registration) {
 }
 
 std::vector<NodeAnswer> AskAgents(ClusterReader& cluster, const std::string& node) {
-  cluster.Open();
-  AgentPods found = FindAgents(cluster, kChartName, node);
-  if (found.answers.empty()) {
-    // The chart's nameOverride gives pods and registration another name. Some users may not read the registration.
-    const auto registrations = FindRegistrations(cluster);
-    for (const Json& registration : registrations.ok() ? *registrations : std::vector<Json>{}) {
-      if (NameOf(registration) == kChartName) continue;
-      found = FindAgents(cluster, NameOf(registration), node);
-      if (!found.answers.empty()) break;
-    }
-  }
-  if (found.answers.empty()) {
-    Fail(1, node.empty() ? "no agent runs in this cluster (pods with " + PodsOf(kChartName, "node") +
-                               ", or with the name of a webhook mutate.sluice.dev); is the chart installed?"
-                         : "no agent runs on node '" + node + "'");
-  }
+  AgentPods found = NeedAgents(cluster, node);
   std::vector<absl::StatusOr<std::string>> texts = cluster.ReadTexts(found.paths);
   // With metrics.authentication: kubernetes the API server's proxy is refused, since it passes no token on. Then the
   // agent's own tool answers, for users with the right to exec into its pod.
@@ -133,15 +148,16 @@ std::vector<NodeAnswer> AskAgents(ClusterReader& cluster, const std::string& nod
   for (size_t i = 0; i < texts.size() && execs < kMaxExecs; ++i) {
     if (texts[i].ok()) continue;
     ++execs;
-    const NodeAnswer& answer = found.answers[i];
-    std::vector<std::string> command = {"exec", "-n",     answer.space, answer.pod, "-c",  kAgent,
-                                        "--",   "sluice", "status",     "-o",       "json"};
-    if (!found.run_dirs[i].empty()) command.insert(command.end(), {"--run-dir", found.run_dirs[i]});
-    Kubectl::Answer own = cluster.kubectl().Run(command);
+    Kubectl::Answer own = cluster.kubectl().Run(ToolOf(found.answers[i], found.run_dirs[i], {"status", "-o", "json"}));
     if (own.ok()) texts[i] = std::move(own.out);
   }
   for (size_t i = 0; i < texts.size(); ++i) ReadStatus(texts[i], &found.answers[i]);
   return std::move(found.answers);
+}
+
+Kubectl::Answer RunAgentTool(ClusterReader& cluster, const std::string& node, const std::vector<std::string>& words) {
+  const AgentPods found = NeedAgents(cluster, node);
+  return cluster.kubectl().Run(ToolOf(found.answers.front(), found.run_dirs.front(), words));
 }
 
 }  // namespace sluice::cli

@@ -8,6 +8,7 @@
 
 #include "agent.pb.h"
 #include "cli/cluster_reader.h"
+#include "cli/kubectl.h"
 
 namespace sluice::cli {
 
@@ -19,6 +20,9 @@ struct NodeAnswer {
 
 // The agents of all nodes, or of `node` alone. Fail()s if there are none.
 std::vector<NodeAnswer> AskAgents(ClusterReader& cluster, const std::string& node);
+// Runs `sluice WORDS` beside the agent of a node, by an exec into its pod, which needs the right to `pods/exec`.
+// Fail()s if the node has no agent.
+Kubectl::Answer RunAgentTool(ClusterReader& cluster, const std::string& node, const std::vector<std::string>& words);
 
 // The objects of the webhook's registration, one for each installation. The error is kubectl's.
 absl::StatusOr<std::vector<nlohmann::json>> FindRegistrations(ClusterReader& cluster);

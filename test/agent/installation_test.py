@@ -29,6 +29,15 @@ elif a[:2] == ["get", "pods"]:
     wanted = dict(x.split("=") for x in a[a.index("-l") + 1].split(",")) if "-l" in a else None
     chosen = [p for p in cluster["pods"] if wanted and wanted.items() <= p["metadata"]["labels"].items()]
     print(json.dumps({"items": chosen}))
+elif a[:2] == ["get", "pod"]:
+    space = a[a.index("-n") + 1] if "-n" in a else "default"
+    print(json.dumps({"metadata": {"name": a[2], "namespace": space}, "spec": {"nodeName": cluster["node"]}}))
+elif a[0] == "exec":
+    print("ran", *a[1:])
+    if cluster["tool"]:
+        print(cluster["tool"], file=sys.stderr)
+        print("command terminated with exit code 2", file=sys.stderr)
+        sys.exit(2)
 elif a[:2] == ["get", "nodes"]:
     node = {"name": "n1", "annotations": {"sluice.dev/gpus": "[]"}}
     print(json.dumps({"items": [{"metadata": node, "status": {"allocatable": cluster["units"]}}]}))
@@ -67,11 +76,13 @@ class Installation(unittest.TestCase):
         kubectl.write_text(KUBECTL)
         kubectl.chmod(0o755)
 
-    def run_on(self, name, webhooks, *command, units="100", **status):
+    def run_on(self, name, webhooks, *command, units="100", node="n1", tool="", **status):
         cluster = {
             "webhooks": webhooks,
             "pods": [pod(name, c) for c in ("node", "webhook")] + [pod("another-product", "node")],
             "units": {"sluice.dev/gpu-percent": units},
+            "node": node,
+            "tool": tool,
             "status": {"agentVersion": VERSION, "gpus": [{"uuid": "GPU-1", "model": "H100"}], **status},
         }
         path = pathlib.Path(self.dir.name, "cluster.json")
@@ -112,6 +123,21 @@ class Installation(unittest.TestCase):
         self.assertIn("warn  node n1: not offered: GPU GPU-2: MIG is on", r.stdout)
         r = self.run_on("sluice", installed, "doctor", units="0", gpus=[])
         self.assertIn("node n1: no GPU", r.stdout)
+
+    def test_park_and_wake_run_beside_the_agent_of_the_pods_node(self):
+        installed = [webhook("release", {"app.kubernetes.io/name": "gpu-share"})]
+        r = self.run_on("gpu-share", installed, "park", "trainer", "-n", "team", "-c", "main", "--timeout", "5")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("ran -n gpu node-0 -c agent -- sluice park team/trainer/main --timeout 5", r.stdout)
+        r = self.run_on("gpu-share", installed, "wake", "trainer")
+        self.assertEqual(r.stdout, "ran -n gpu node-0 -c agent -- sluice wake default/trainer\n", r.stderr)
+        # The tool's own sentence and status; a pod that is on no node, or on one without an agent.
+        r = self.run_on("gpu-share", installed, "wake", "trainer", tool="sluice: id: 'default/trainer' is unknown")
+        self.assertEqual((r.returncode, r.stderr), (2, "sluice: id: 'default/trainer' is unknown\n"))
+        r = self.run_on("gpu-share", installed, "park", "trainer", node="")
+        self.assertEqual((r.returncode, r.stderr), (1, "sluice: park: pod default/trainer is on no node yet\n"))
+        r = self.run_on("gpu-share", installed, "park", "trainer", node="n2")
+        self.assertEqual((r.returncode, r.stderr), (1, "sluice: no agent runs on node 'n2'\n"))
 
 
 if __name__ == "__main__":

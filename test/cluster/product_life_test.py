@@ -127,6 +127,13 @@ class Life(Upgrades, product_test.Product):
             lambda: [c["factor"] for x in self.allocation("live")["processes"] for c in x["gpus"]] == [50],
         )
         p.wait(60, "the limit", lambda: p.metric(p.agent_page("metrics"), "sluice_limit_bytes", pod="live") == 12 << 30)
+        # The idle pod leaves the GPU, and comes back before its next launch.
+        self.assertIn("is parked", p.plugin("park", "live", "-n", SPACE).stdout)
+        self.assertEqual(p.metric(p.agent_page("metrics"), "sluice_parked", pod="live"), 1)
+        p.plugin("wake", "live", "-n", SPACE)
+        p.wait(30, "the pod to wake", lambda: p.metric(p.agent_page("metrics"), "sluice_parked", pod="live") == 0)
+        result = p.plugin("park", "live", "-n", SPACE, "-c", "none", check=False)
+        self.assertEqual((result.returncode, "is unknown; accepted: " in result.stderr), (2, True), result.stderr)
         result = p.plugin("set", "live", "-n", SPACE, "memory-factor=500", check=False)
         self.assertEqual((result.returncode, "1 to 100" in result.stderr), (2, True), result.stderr)
         result = p.run(
