@@ -3,6 +3,7 @@ and hooked at 0.6 of its live bytes; a row that leaves one out gives the reason 
 
 import vmm_rows
 from commands import HOOK, PYTHON, SMALL, feature, train
+from rows_changing import changing_rows
 from rows_paged import expert_rows, paged_rows
 
 MODES = ("full", "tight")
@@ -271,6 +272,7 @@ BENCHMARKS = [
     },
     *paged_rows(PYTHON, HOOK),
     *expert_rows(PYTHON, HOOK),
+    *changing_rows(PYTHON, HOOK, train),
     *vmm_rows.BENCHMARKS,
     {
         "name": "CUDA graph inference that fits",

@@ -76,7 +76,7 @@ class Session:
         for line in out.splitlines():
             if line.startswith("RESULT "):
                 run["result"] = json.loads(line[7:])
-            elif line.startswith("{") and line.endswith("}"):  # sluice-replay's figures
+            elif line.startswith('{"') and line.endswith("}"):  # sluice-replay's figures
                 run["result"] = json.loads(line)
         lines = exit_line.parse(err)  # of several processes and GPUs: their sums
         for key, name in (("in_gib", "fetched_bytes"), ("out_gib", "evicted_bytes")):

@@ -85,7 +85,7 @@ void PlayedMemory::AddTouch(uint64_t address, uint64_t bytes, uint32_t access, b
 
 // Adds a range of the truth column. Bytes of a tensor that were untouched since its allocation can only have been
 // written, whatever the recorded direction: fresh memory may hold anything. Other bytes keep the recorded direction.
-void PlayedMemory::AddTruth(uint64_t address, uint64_t bytes, Access access, std::vector<simgpu_touch>& out) {
+void PlayedMemory::AddTruth(uint64_t address, uint64_t bytes, Access access, std::vector<simgpu_touch>& out) const {
   const uint64_t end = address + bytes;
   const uint32_t touch = TouchOf(access);
   while (address < end) {
@@ -97,54 +97,80 @@ void PlayedMemory::AddTruth(uint64_t address, uint64_t bytes, Access access, std
       address = until;
       continue;
     }
-    std::map<uint64_t, uint64_t>& written = tensors_.at(found->first).written;
+    const std::map<uint64_t, uint64_t>& written = found->second.written;
     const uint64_t until = std::min(end, found->first + found->second.bytes);
-    auto first_part = written.upper_bound(address);
-    if (first_part != written.begin() && std::prev(first_part)->second > address) --first_part;
-    auto part = first_part;
-    uint64_t first = address, last = until;
-    while (address < until && part != written.end() && part->first < until) {
+    auto part = written.upper_bound(address);
+    if (part != written.begin() && std::prev(part)->second > address) --part;
+    for (; address < until && part != written.end() && part->first < until; ++part) {
       if (address < part->first) AddTouch(address, part->first - address, SIMGPU_WRITE, false, out);
       address = std::max(address, part->first);
       const uint64_t stop = std::min(until, part->second);
       AddTouch(address, stop - address, touch, false, out);
       address = stop;
-      first = std::min(first, part->first);
-      last = std::max(last, part->second);
-      ++part;
     }
     AddTouch(address, until - address, SIMGPU_WRITE, false, out);
     address = until;
-    written.erase(first_part, part);
-    written[first] = last;
   }
 }
 
 void PlayedMemory::NoteWritten(uint64_t address, uint64_t bytes) {
-  std::vector<simgpu_touch> ignored;
-  AddTruth(address, bytes, Access::kWrite, ignored);
+  const uint64_t end = address + bytes;
+  while (address < end) {
+    const auto found = FindTensor(address);
+    if (found == tensors_.end()) {
+      const auto next = tensors_.upper_bound(address);
+      if (next == tensors_.end()) return;
+      address = next->first;
+      continue;
+    }
+    std::map<uint64_t, uint64_t>& written = tensors_.at(found->first).written;
+    const uint64_t until = std::min(end, found->first + found->second.bytes);
+    auto first_part = written.upper_bound(address);
+    if (first_part != written.begin() && std::prev(first_part)->second >= address) --first_part;
+    auto part = first_part;
+    uint64_t first = address, last = until;
+    for (; part != written.end() && part->first <= until; ++part) {
+      first = std::min(first, part->first);
+      last = std::max(last, part->second);
+    }
+    written.erase(first_part, part);
+    written[first] = last;
+    address = until;
+  }
 }
 
 void PlayedMemory::AddTouches(const trace::Launch& launch, std::vector<simgpu_touch>& out) {
   const bool exact = (trace_.flags & trace::kFlagSynthetic) != 0;
+  std::vector<std::pair<uint64_t, uint64_t>> touched;
+  // A launch may name the same bytes by several parameters: all of them find them as they were before it.
+  const auto add = [&](uint64_t address, uint64_t bytes, Access access) {
+    AddTruth(address, bytes, access, out);
+    touched.emplace_back(address, bytes);
+  };
   if (exact || !launch.has_truth) {
     for (const AccessRange& range : launch.accesses) {
-      AddTouch(range.address, range.bytes, TouchOf(range.access), exact && name_objects_, out);
-    }
-    if (!out.empty()) return;
-  }
-  for (const Range& page : launch.truth) AddTruth(page.address, page.bytes, page.access, out);
-  if (launch.has_truth) return;
-  // Without truth and access set: the whole tensors, or blocks, that the parameters point into; each once. A pointer
-  // into freed memory was left over from an earlier call.
-  std::set<uint64_t> seen;
-  for (const uint64_t word : launch.words) {
-    if (const auto tensor = FindTensor(word); tensor != tensors_.end()) {
-      if (seen.insert(tensor->first).second) AddTruth(tensor->first, tensor->second.bytes, Access::kUnknown, out);
-    } else if (const auto block = FindBlock(word); block != blocks_.end() && !block->second.reported) {
-      if (seen.insert(block->first).second) AddTouch(block->first, block->second.bytes, kTouchBoth, false, out);
+      if (exact) {
+        AddTouch(range.address, range.bytes, TouchOf(range.access), name_objects_, out);
+      } else {
+        add(range.address, range.bytes, range.access);
+      }
     }
   }
+  if (out.empty() && launch.has_truth) {
+    for (const Range& page : launch.truth) add(page.address, page.bytes, page.access);
+  } else if (out.empty()) {
+    // Without truth and access set: the whole tensors, or blocks, that the parameters point into; each once. A pointer
+    // into freed memory was left over from an earlier call.
+    std::set<uint64_t> seen;
+    for (const uint64_t word : launch.words) {
+      if (const auto tensor = FindTensor(word); tensor != tensors_.end()) {
+        if (seen.insert(tensor->first).second) add(tensor->first, tensor->second.bytes, Access::kUnknown);
+      } else if (const auto block = FindBlock(word); block != blocks_.end() && !block->second.reported) {
+        if (seen.insert(block->first).second) AddTouch(block->first, block->second.bytes, kTouchBoth, false, out);
+      }
+    }
+  }
+  for (const auto& [address, bytes] : touched) NoteWritten(address, bytes);
 }
 
 // A matrix product reads each operand once for every row of tiles of the other dimension. Of three matrices m x k,

@@ -32,7 +32,7 @@ class PlayedMemory {
   // The address in this process of a byte of a live block; any other value is returned unchanged.
   uint64_t Translate(uint64_t address) const;
 
-  // A copy or memset wrote the range.
+  // A copy, a memset or a launch wrote the range.
   void NoteWritten(uint64_t address, uint64_t bytes);
 
   // The ranges that the launch touches, in this process's addresses. The truth column is preferred; a synthetic trace's
@@ -51,7 +51,7 @@ class PlayedMemory {
 
   std::map<uint64_t, Block>::const_iterator FindBlock(uint64_t address) const;
   std::map<uint64_t, Tensor>::const_iterator FindTensor(uint64_t address) const;
-  void AddTruth(uint64_t address, uint64_t bytes, trace::Access access, std::vector<simgpu_touch>& out);
+  void AddTruth(uint64_t address, uint64_t bytes, trace::Access access, std::vector<simgpu_touch>& out) const;
   void AddTouch(uint64_t address, uint64_t bytes, uint32_t access, bool name_object,
                 std::vector<simgpu_touch>& out) const;
 

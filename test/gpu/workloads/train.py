@@ -1,10 +1,11 @@
-"""Training, decoding, inference by a CUDA graph: train.py {transformer,convnet,decode,inference} [options].
+"""Training, decoding, inference by a CUDA graph, two models in turn: train.py MODEL [options].
 
 Prints losses, live bytes and step times.
 """
 
 import argparse
 import contextlib
+import random
 import time
 
 import host_pace
@@ -14,13 +15,14 @@ from common import START, result, seeded_torch, skip, timed_steps
 
 def arguments():
     p = argparse.ArgumentParser()
-    p.add_argument("model", choices=["transformer", "convnet", "decode", "inference"])
+    p.add_argument("model", choices=sorted(MODELS))
     p.add_argument(
         "--width", type=int, default=0, help="default: 2048; of a convnet, whose channels double thrice, 128"
     )
     p.add_argument("--layers", type=int, default=12)
     p.add_argument("--batch", type=int, default=4)
     p.add_argument("--length", type=int, default=512)
+    p.add_argument("--lengths", default="", help="of a transformer: FROM-TO, another length in each step")
     p.add_argument("--steps", type=int, default=6)
     p.add_argument(
         "--mark",
@@ -55,15 +57,19 @@ def transformer(torch, a):
     from models import Transformer
 
     model = Transformer(a.width, a.layers).to("cuda", torch.bfloat16)
-    x = torch.randn(a.batch, a.length, a.width, device="cuda", dtype=torch.bfloat16)
-    y = torch.randn_like(x)
+    shortest, longest = map(int, a.lengths.split("-")) if a.lengths else (a.length, a.length)
+    lengths = random.Random(7)
+    x_all = torch.randn(a.batch, longest, a.width, device="cuda", dtype=torch.bfloat16)
+    y_all = torch.randn_like(x_all)
     if a.graphs:
-        sample = (torch.randn_like(x).requires_grad_(),)
+        sample = (torch.randn_like(x_all).requires_grad_(),)
         model.layers = torch.nn.ModuleList(torch.cuda.make_graphed_callables(tuple(model.layers), (sample,) * a.layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
     run = torch.compile(model, mode=None if a.compile == "default" else a.compile) if a.compile else model
 
     def step():
+        length = lengths.randint(shortest, longest) if a.lengths else longest
+        x, y = (x_all, y_all) if length == longest else (t[:, :length].contiguous() for t in (x_all, y_all))
         optimizer.zero_grad(set_to_none=not a.graphs)
         source = x.detach().requires_grad_() if a.graphs else x
         loss = (run(source) - y).float().square().mean()
@@ -142,14 +148,37 @@ def inference(torch, a):
     return step
 
 
+def turns(torch, a):
+    """Four steps of a model's training, then eight forward passes of a deeper one: 6 GiB live in all."""
+    from models import Transformer
+
+    train = transformer(torch, argparse.Namespace(**{**vars(a), "layers": 8}))
+    other = Transformer(a.width, 24).to("cuda", torch.bfloat16).eval()
+    x = torch.randn(a.batch, a.length, a.width, device="cuda", dtype=torch.bfloat16)
+
+    def step():
+        loss = sum(train() for _ in range(4))
+        with torch.no_grad():
+            return loss + sum(other(x).float().square().mean() for _ in range(8))
+
+    return step
+
+
+MODELS = {
+    "transformer": transformer,
+    "convnet": convnet,
+    "decode": decode,
+    "inference": inference,
+    "turns": turns,
+}
+
+
 def main():
     a = arguments()
     torch = seeded_torch()
     begin = time.monotonic()
     try:
-        step = {"transformer": transformer, "convnet": convnet, "decode": decode, "inference": inference}[a.model](
-            torch, a
-        )
+        step = MODELS[a.model](torch, a)
     except ImportError as error:
         skip(f"{error}")
     torch.cuda.synchronize()
