@@ -169,7 +169,7 @@ def table(rows, engines):
             cells.append(
                 f"{r['engines']['sluice']['moved_bytes'] / limit:.2f}" if limit and "sluice" in r["engines"] else ""
             )
-        if predicted:
+        if predicted and predicted["touched_bytes"]:  # else the trace has no truth column
             covered = predicted["covered_bytes"]
             cells.append(f"{100 * covered / max(1, predicted['touched_bytes']):.2f}")
             cells.append(f"{100 * (1 - covered / max(1, predicted['predicted_bytes'])):.1f}")

@@ -136,6 +136,7 @@ ELSEWHERE = {
     "helm template --set platform=openshift": By("test/cluster/chart_platform_cases.py", '"platform=openshift"'),
     "sluice run --gpus 2": By("test/agent/cli_test.py", '"--gpus", "2"'),
     "sluice park ID": By("test/engine/park_test.py", 'n.cli("park", "one")'),
+    "sluice-trace mark FROM TO --launches N": By("test/trace/tools_test.cc", "MarkSteps("),
     "kubectl sluice park POD": By("test/cluster/product_life_test.py", '"park", "live", "-n", SPACE'),
     "kubectl sluice wake POD": By("test/cluster/product_life_test.py", '"wake", "live", "-n", SPACE'),
     "sluice wake ID": By("test/engine/park_test.py", 'n.cli("wake", "one")'),

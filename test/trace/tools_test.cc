@@ -120,6 +120,40 @@ TEST_CASE("cut keeps whole steps") {
   CHECK(Cut(folder / "t", folder / "cut", 9).message() == (folder / "t") + ": has 3 steps, fewer than 9");
 }
 
+TEST_CASE("steps begin behind the synchronizations that have launches behind them") {
+  const Folder folder;
+  Trace trace;
+  trace.functions = {{"k", {}}};
+  const auto launch = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      trace.events.push_back({Type::kLaunch, 1000 * (trace.events.size() + 1), trace.launches.size()});
+      trace.launches.emplace_back().function = 0;
+    }
+  };
+  const auto wait = [&] { trace.events.push_back({Type::kDeviceSync, 1000 * (trace.events.size() + 1)}); };
+  launch(9);  // before any wait: no step
+  wait();
+  wait();  // the step begins here
+  launch(5);
+  wait();
+  launch(2);  // too few
+  wait();
+  launch(6);
+  REQUIRE(Write(trace, folder / "t", nullptr).ok());
+  REQUIRE(MarkSteps(folder / "t", folder / "marked", 5, 0.5).ok());
+  const auto marked = Load(folder / "marked");
+  REQUIRE(marked.ok());
+  std::string order;
+  for (const Event& event : marked->events)
+    order += event.type == Type::kStep ? '|' : event.type == Type::kLaunch ? '.' : 'w';
+  CHECK(order == ".........ww|.....w..w|......");
+  CHECK(marked->step_names == std::vector<std::string>{"step 0", "step 1"});
+  CHECK(marked->events.back().time_ns - marked->events.front().time_ns == 25 * 500);
+  CHECK(MarkSteps(folder / "marked", folder / "u", 5, 1).message() == (folder / "marked") + ": has 2 steps already");
+  CHECK(MarkSteps(folder / "t", folder / "u", 6, 1).message() ==
+        (folder / "t") + ": 1 synchronizations with 6 launches behind them, fewer than 2");
+}
+
 TEST_CASE("a trace keeps the access sets of a graph's nodes") {
   const Folder folder;
   const std::string path = folder / "graph";

@@ -11,6 +11,8 @@ namespace sluice::policy {
 
 namespace {
 
+constexpr uint64_t kNow = 1000;
+
 // Eight resident chunks, ranked by their numbers at first.
 struct Ranked {
   ChunkTable table;
@@ -31,13 +33,13 @@ struct Ranked {
     candidates.Begin([this](const Chunk& chunk) { return rank[chunk.base]; });
   }
   uint64_t Next(Candidate* candidate) {
-    REQUIRE(candidates.Next(candidate));
+    REQUIRE(candidates.Next(candidate, kNow));
     return Number(candidate->chunk);
   }
   // All remaining candidates, in order.
   std::vector<uint64_t> Rest() {
     std::vector<uint64_t> numbers;
-    for (Candidate next; candidates.Next(&next);) numbers.push_back(Number(next.chunk));
+    for (Candidate next; candidates.Next(&next, kNow);) numbers.push_back(Number(next.chunk));
     return numbers;
   }
 };
@@ -49,6 +51,20 @@ TEST_CASE("the highest rank comes first, and chunks of one rank in the order of 
   for (const uint64_t chunk : {2, 3, 4}) gpu.rank[Chunks(chunk).base] = 9;
   gpu.Begin();
   CHECK(gpu.Rest() == std::vector<uint64_t>{2, 3, 4, 7, 6, 5, 1, 0});
+}
+
+TEST_CASE("a chunk without a prediction is as far from its next use as from its last one") {
+  Ranked gpu;
+  gpu.rank[Chunks(0).base] = RankWithoutPrediction(kNow - 10);
+  gpu.rank[Chunks(1).base] = RankWithoutPrediction(kNow - 300);
+  gpu.rank[Chunks(2).base] = kNow + 9;
+  gpu.rank[Chunks(3).base] = kNow + 11;
+  gpu.rank[Chunks(4).base] = kNow + 299;
+  gpu.rank[Chunks(5).base] = kNow + 301;
+  gpu.rank[Chunks(6).base] = 2 * kRankClass;
+  gpu.rank[Chunks(7).base] = kNow - 1;
+  gpu.Begin();
+  CHECK(gpu.Rest() == std::vector<uint64_t>{6, 5, 1, 4, 3, 0, 2, 7});
 }
 
 TEST_CASE("a chunk's newest entry counts, and none once it was evicted") {

@@ -17,6 +17,12 @@ absl::Status Write(const Trace& trace, const std::string& to, const std::functio
 // Copies the events before the first step marker and the first `steps` steps. InvalidArgument where there are fewer.
 absl::Status Cut(const std::string& from, const std::string& to, int steps);
 
+// Copies a trace without step markers, and lets a step begin behind each synchronization of the host with the device
+// that has at least `launches` launches behind it, up to the next one. All host times are multiplied by `pace`: a
+// recording that times launches slows the host. InvalidArgument where the trace has steps, or would have fewer than
+// two.
+absl::Status MarkSteps(const std::string& from, const std::string& to, int launches, double pace);
+
 }  // namespace sluice::trace
 
 #endif  // SLUICE_TRACE_TOOLS_MERGE_H_

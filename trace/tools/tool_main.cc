@@ -225,6 +225,19 @@ int main(int argc, char** argv) {
   cut->add_option("--steps", steps, "steps to keep")->required()->check(CLI::Range(1, 100000));
   cut->callback([&] { status = Report(sluice::trace::Cut(file, out, steps)); });
 
+  int launches = 100;
+  double pace = 1;
+  CLI::App* mark = app.add_subcommand("mark", "let steps begin where the recorded program waited for the GPU");
+  mark->add_option("FROM", file, "trace without steps")->required();
+  mark->add_option("TO", out, "trace with steps")->required();
+  mark->add_option("--launches", launches, "least launches of a step")
+      ->check(CLI::Range(1, 10000000))
+      ->capture_default_str();
+  mark->add_option("--pace", pace, "factor on the host's times, which a recording that times launches makes longer")
+      ->check(CLI::Range(0.001, 1000.0))
+      ->capture_default_str();
+  mark->callback([&] { status = Report(sluice::trace::MarkSteps(file, out, launches, pace)); });
+
   bool as_json = false;
   CLI::App* explain = app.add_subcommand("explain", "compare each launch's access set with the pages it touched");
   explain->add_option("FILE", file, "trace with the truth column")->required();

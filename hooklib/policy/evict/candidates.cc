@@ -9,21 +9,38 @@ void Candidates::RemoveArena(Extent arena) {
     return chunk->base >= arena.base && chunk->base < arena.end();
   };
   std::erase_if(unranked_, is_inside);
-  std::erase_if(heap_, [&is_inside](const Candidate& candidate) { return is_inside(candidate.chunk); });
-  std::make_heap(heap_.begin(), heap_.end());
+  for (auto* heap : {&heap_, &unpredicted_})
+    std::erase_if(*heap, [&is_inside](const Candidate& candidate) { return is_inside(candidate.chunk); });
+  MakeHeaps();
 }
 
-bool Candidates::Next(Candidate* first) {
+void Candidates::DropOutdatedTop(std::vector<Candidate>* heap) {
+  const auto is_outdated = [](const Candidate& top) {
+    return top.stamp != top.chunk->rank_stamp || !top.chunk->resident;
+  };
+  while (!heap->empty() && is_outdated(heap->front())) {
+    std::pop_heap(heap->begin(), heap->end());
+    heap->pop_back();
+  }
+}
+
+bool Candidates::Next(Candidate* first, uint64_t now) {
   for (;;) {
-    if (heap_.empty()) protects_ = false;
-    if (!protects_ && !protected_.empty() && (heap_.empty() || heap_.front() < protected_.front())) {
+    DropOutdatedTop(&heap_);
+    DropOutdatedTop(&unpredicted_);
+    std::vector<Candidate>* heap = &heap_;
+    if (heap_.empty() || (!unpredicted_.empty() && unpredicted_.front().NeededAt(now) > heap_.front().NeededAt(now)))
+      heap = &unpredicted_;
+    if (heap->empty()) protects_ = false;
+    const bool has_protected = !protects_ && !protected_.empty();
+    if (has_protected && (heap->empty() || heap->front().NeededAt(now) < protected_.front().NeededAt(now))) {
       *first = protected_.front();
       protected_.erase(protected_.begin());
       first->chunk->set_aside = false;
-    } else if (!heap_.empty()) {
-      std::pop_heap(heap_.begin(), heap_.end());
-      *first = heap_.back();
-      heap_.pop_back();
+    } else if (!heap->empty()) {
+      std::pop_heap(heap->begin(), heap->end());
+      *first = heap->back();
+      heap->pop_back();
     } else {
       return false;
     }
@@ -59,11 +76,11 @@ void Candidates::ReleaseAll() {
 void Candidates::End() {
   const size_t count = protected_.size() + deferred_.size();
   if (count == 0) return;
-  const bool many = count > heap_.size() / 8;
+  const bool many = count > (heap_.size() + unpredicted_.size()) / 8;
   for (const std::vector<Candidate>* list : {&protected_, &deferred_}) {
     for (const Candidate& candidate : *list) Push(candidate, many);
   }
-  if (many) std::make_heap(heap_.begin(), heap_.end());
+  if (many) MakeHeaps();
   ReleaseAll();
 }
 

@@ -4,7 +4,9 @@
 // Chunks are ranked only when room is needed. Until then it is enough to note that a rank is out of date, and a program
 // whose working set is resident pays for no more. While room is made for one launch, chunks that may not be evicted are
 // deferred, so that each is looked at once. Protected chunks are evicted only where there are no others. A chunk may
-// have several entries; the newest counts. Times are launch numbers. Not thread-safe: the device's lock is held.
+// have several entries; the newest counts. Chunks without a prediction have a heap of their own, since the launch that
+// is expected to need them moves on with each launch; their order does not. Times are launch numbers. Not thread-safe:
+// the device's lock is held.
 #ifndef SLUICE_HOOKLIB_POLICY_EVICT_CANDIDATES_H_
 #define SLUICE_HOOKLIB_POLICY_EVICT_CANDIDATES_H_
 
@@ -19,11 +21,27 @@
 
 namespace sluice::policy {
 
+// Ranks have a class in their highest bits. Class 0: the launch number of the predicted next use. Class 1: no
+// prediction; the longer the last use is ago, the higher. Classes above: to be evicted before all others.
+inline constexpr uint64_t kRankClass = uint64_t{1} << 62;
+inline uint64_t RankWithoutPrediction(uint64_t last_use) {
+  return kRankClass + (kRankClass - 1 - std::min(last_use, kRankClass - 1));
+}
+
 struct Candidate {  // outdated once the chunk's rank_stamp has moved on
   uint64_t rank = 0;
   Chunk* chunk = nullptr;
   uint32_t stamp = 0;
   // All chunks of a launch rank alike: neighbours follow one another, so that they move as one run.
+  bool is_predicted() const { return rank / kRankClass != 1; }
+  // The launch that is expected to need it. Without a prediction the next use is taken to be as far ahead as the last
+  // one is behind. So chunks with and without a prediction are compared by one measure: a launch whose place is not
+  // known does not have its chunks evicted before all others.
+  uint64_t NeededAt(uint64_t now) const {
+    if (is_predicted()) return rank;
+    const uint64_t last_use = 2 * kRankClass - 1 - rank;
+    return now + (now - std::min(now, last_use));
+  }
   bool operator<(const Candidate& other) const {
     return rank != other.rank ? rank < other.rank : std::greater<>()(chunk, other.chunk);
   }
@@ -45,20 +63,20 @@ class Candidates {
   // Drops the arena's chunks. Nothing may be protected or deferred.
   void RemoveArena(Extent arena);
   // Entries that stay between two launches: no more than a few for each resident chunk.
-  size_t size() const { return heap_.size() + unranked_.size(); }
+  size_t size() const { return heap_.size() + unpredicted_.size() + unranked_.size(); }
 
   // Begins to make room: calls rank(const Chunk&) for each chunk that was touched since the last time. Chunks may be
   // protected again.
   template <typename F>
   void Begin(F rank) {
-    const bool many = unranked_.size() > heap_.size() / 8;
+    const bool many = unranked_.size() > (heap_.size() + unpredicted_.size()) / 8;
     for (Chunk* chunk : unranked_) {
       chunk->unranked = false;
       if (!chunk->resident) continue;
       set_aside_outdated_ |= chunk->set_aside;
       Push({rank(*chunk), chunk, ++chunk->rank_stamp}, many);
     }
-    if (many) std::make_heap(heap_.begin(), heap_.end());
+    if (many) MakeHeaps();
     unranked_.clear();
     if (std::exchange(set_aside_outdated_, false)) DropOutdated();
     protects_ = true;
@@ -73,17 +91,18 @@ class Candidates {
     rebuilt_at_ = now;
     ReleaseAll();
     heap_.clear();
+    unpredicted_.clear();
     unranked_.clear();
     chunks->ForAll([&](Chunk& chunk) {
       chunk.unranked = false;
-      if (chunk.resident) heap_.push_back({rank(chunk), &chunk, ++chunk.rank_stamp});
+      if (chunk.resident) Push({rank(chunk), &chunk, ++chunk.rank_stamp}, true);
     });
-    std::make_heap(heap_.begin(), heap_.end());
+    MakeHeaps();
   }
 
-  // Takes the first candidate out; false: all others are deferred. The caller evicts it, or hands it to one of the
-  // three functions below.
-  bool Next(Candidate* first);
+  // Takes the candidate out that is needed last (`now`: the present launch); false: all others are deferred. The caller
+  // evicts it, or hands it to one of the three functions below.
+  bool Next(Candidate* first, uint64_t now);
   // While candidates are protected, the others come first. Ends by itself where there are no others.
   bool protects() const { return protects_; }
   void Protect(const Candidate& candidate) { SetAside(candidate, &protected_); }
@@ -100,15 +119,20 @@ class Candidates {
 
  private:
   void Push(const Candidate& candidate, bool many) {  // many: the caller orders the heap
-    heap_.push_back(candidate);
-    if (!many) std::push_heap(heap_.begin(), heap_.end());
+    std::vector<Candidate>& heap = candidate.is_predicted() ? heap_ : unpredicted_;
+    heap.push_back(candidate);
+    if (!many) std::push_heap(heap.begin(), heap.end());
   }
+  void MakeHeaps() {
+    for (auto* heap : {&heap_, &unpredicted_}) std::make_heap(heap->begin(), heap->end());
+  }
+  static void DropOutdatedTop(std::vector<Candidate>* heap);
   static void SetAside(const Candidate& candidate, std::vector<Candidate>* in);
   void DropOutdated();
   void ReleaseAll();  // forgets which candidates were protected or deferred
 
   std::vector<Chunk*> unranked_;
-  std::vector<Candidate> heap_;
+  std::vector<Candidate> heap_, unpredicted_;  // the others; those without a prediction
   std::vector<Candidate> protected_, deferred_;
   bool protects_ = true;
   bool set_aside_outdated_ = false;  // some protected or deferred entries are outdated

@@ -23,7 +23,7 @@ uint64_t Residency::FreedAt(const Chunk& chunk) const {
 }
 
 uint64_t Residency::Rank(const Chunk& chunk) const {
-  constexpr uint64_t kClass = uint64_t{1} << 62;
+  constexpr uint64_t kClass = kRankClass;
   if (chunk.cold) return 3 * kClass;
   if (chunk.last_required_at + iterations_.length() < now_ && now_ > 2 * iterations_.length() &&
       IsLongLived(chunk, 0) && !CheaperSwapped(chunk)) {
@@ -41,7 +41,7 @@ uint64_t Residency::Rank(const Chunk& chunk) const {
     const uint64_t distance = (chunk.next_use - now_) * (chunk.duplicate ? 3 : 1);
     return std::min(now_ + distance, kClass - 1);
   }
-  return kClass + (kClass - 1 - std::min(chunk.last_use, kClass - 1));
+  return RankWithoutPrediction(chunk.last_use);
 }
 
 // Room that `stream` may count on: chunks that other streams are still evicting count as resident.
@@ -195,7 +195,7 @@ uint64_t Residency::Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, 
   const std::vector<Candidate>&protected_list = candidates_.protected_list(), &deferred = candidates_.deferred_list();
   bool waiting = false;
   Candidate top;
-  while (freed < bytes && candidates_.Next(&top)) {
+  while (freed < bytes && candidates_.Next(&top, now_)) {
     Chunk* chunk = top.chunk;
     // A chunk of the newest launches is evicted behind them, and holds up the evictions after it. So one that can go
     // now is preferred, unless it is needed far sooner.
