@@ -61,7 +61,7 @@ size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched) 
     *touched -= static_cast<double>(allowed) * probability;
     return allowed;
   }
-  // One at a time of those of which nothing is known. What was found touched stays resident or is placed by its cost: a
+  // One at a time of the unknown chunks. A chunk that was found touched stays resident or is placed by its cost: a
   // sample of a graph that lacks bytes all the time would cost a replay.
   const bool is_new = own->second.tried == 0 && own->second.pending == 0 && !IsTouchedWhole(operand);
   const bool may_begin = AlikeCounts(operand).pending < kMaxPendingAlike && credit_ >= kFaultCost;

@@ -26,7 +26,7 @@
 namespace sluice::policy {
 
 struct TouchStats {
-  uint64_t samples = 0, touched = 0, untouched = 0;  // chunks that were tried, and what was found
+  uint64_t samples = 0, touched = 0, untouched = 0;  // chunks that were tried, and the findings
   uint64_t late = 0;                                 // untouched chunks that launches touched later
 };
 
