@@ -10,7 +10,7 @@ constexpr uint32_t kMinTouched = 3;  // such chunks in operands of one size: oth
 constexpr double kSuspect = 0.5;
 constexpr uint32_t kUses = 2;             // launches that name a chunk and do not touch it
 constexpr uint32_t kMaxPendingAlike = 4;  // first samples under way in operands of one size
-// In chunks moved over the link. kOverdraft: what samples of operands that were found untouched may cost beyond credit.
+// In chunks moved over the link. kOverdraft: the cost beyond credit of samples of operands that were found untouched.
 constexpr double kFaultCost = 5, kSuccessGain = 2, kInitialCredit = 128, kMaxCredit = 4096, kOverdraft = 512;
 constexpr double kLackingShare = 0.001;  // of the bytes that launches lack, until the first credit is there again
 }  // namespace
