@@ -7,9 +7,9 @@
 //   engine_micro [SCALE] [launches]    SCALE: repetitions of each measurement, default 10; launches: only launches
 //   engine_micro [SCALE] paired        launches through the hook and around it, alternating in one process: the hook's
 //                                      cost, on one core at one clock. Without the hook the difference is about 0.
-//   engine_micro [SCALE] stepped       the instructions of 64 * SCALE launches of each kind, by single-stepping, for
-//                                      machines without a performance counter: mean of all, their median, and the mean
-//                                      inside the engine, the shim and the driver
+//   engine_micro [SCALE] stepped       the instructions of 64 * SCALE launches of each kind (16 * SCALE larger than the
+//                                      budget), by single-stepping, for machines without a performance counter: mean
+//                                      and median of all, and the mean inside the engine, the shim and the driver
 // Prints one RESULT line of JSON. Needs only libcuda.so.1, found as applications find it.
 #include <cuda.h>
 #include <dlfcn.h>
@@ -131,19 +131,21 @@ void* FindInDriver(const char* name) {
 
 const std::vector<std::string> kObjects = {"/libsluice_engine.so", "/libsluice.so", "/libcuda.so"};
 
-// Prints the instructions of `count` launches, after as many that nobody counts.
+// Prints the instructions of `count` launches. A stepped launch takes longer than the hook's ticker needs to end its
+// fast path, so 50 launches at full speed lie between two that are stepped.
 void PrintStepped(sluice::bench::StepCounter& counter, const char* kind, int count,
                   const std::function<void()>& launch) {
   Median(20, 100, launch, Sync);
-  if (const int error = counter.Attach(); error != 0) Die("ptrace", std::strerror(error));
   const int first = counter.samples();
   for (int i = 0; i < count; ++i) {
-    if (i % 100 == 0) Sync();
+    Sync();
+    for (int k = 0; k < 50; ++k) launch();
+    if (const int error = counter.Attach(); error != 0) Die("ptrace", std::strerror(error));
     counter.Begin();
     launch();
     counter.End();
+    counter.Detach();
   }
-  counter.Detach();
   std::vector<long> all;
   std::vector<double> mean(kObjects.size());
   double sum = 0;
@@ -247,17 +249,18 @@ int main(int argc, char** argv) {
   }
   if (stepped) {
     const int count = std::min(64 * scale, sluice::bench::StepCounter::kMaxSamples / 3);
-    const auto print = [&](const char* kind, CUdeviceptr* first, CUdeviceptr* second, unsigned grid) {
+    const auto print = [&](const char* kind, int launches, CUdeviceptr* first, CUdeviceptr* second, unsigned grid) {
       void* parameters[] = {first, second, &n};
-      PrintStepped(*counter, kind, count,
+      PrintStepped(*counter, kind, launches,
                    [&] { CALL(cuLaunchKernel, empty, grid, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr); });
     };
+    std::setvbuf(stdout, nullptr, _IONBF, 0);
     std::printf("RESULT {");
-    print("small", &c, &d, 1);
+    print("small", count, &c, &d, 1);
     std::printf(", ");
-    print("one", &b, &b, 2);
+    print("one", count, &b, &b, 2);
     std::printf(", ");
-    print("two", &a, &b, 3);
+    print("two", count / 4, &a, &b, 3);
     std::printf("}\n");
     return 0;
   }

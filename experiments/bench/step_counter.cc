@@ -153,12 +153,13 @@ long StepCounter::Count(int sample) const {
 
 void StepCounter::Step(int requests, int answers) {
   pid_t thread = 0;
+  std::vector<Range> ranges;
   while (read(requests, &thread, sizeof thread) == sizeof thread) {
     int error = 0, signal = 0;
     if (ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) != 0 ||
         ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) != 0 || !Stopped(thread, &signal))
       error = errno != 0 ? errno : ESRCH;
-    const std::vector<Range> ranges = Executables(thread, objects_);
+    if (ranges.empty()) ranges = Executables(thread, objects_);
     if (error == 0) shared_->stepping = true;
     if (write(answers, &error, sizeof error) != sizeof error) _exit(1);
     if (error != 0) continue;

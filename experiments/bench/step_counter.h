@@ -1,5 +1,6 @@
 // Counts a thread's instructions by single-stepping it (ptrace). It needs no performance counter, which virtual
-// machines often lack, and neither load nor other threads change the counts. A step takes some 5 us.
+// machines often lack, and neither load nor other threads change the counts. A step takes 5 us,
+// and up to 70 in a virtual machine, where each trap leaves the guest.
 #ifndef SLUICE_EXPERIMENTS_BENCH_STEP_COUNTER_H_
 #define SLUICE_EXPERIMENTS_BENCH_STEP_COUNTER_H_
 
@@ -23,8 +24,8 @@ class StepCounter {
   StepCounter(const StepCounter&) = delete;
   StepCounter& operator=(const StepCounter&) = delete;
 
-  // Steps the calling thread from here on. Objects loaded later count among the others. Returns 0, or the errno of the
-  // refused ptrace call.
+  // Steps the calling thread from here on. Objects loaded after the first call count among the others. Returns 0, or
+  // the errno of the refused ptrace call.
   int Attach();
   void Detach();
 
