@@ -70,7 +70,7 @@ void Node::SetParked(Allocation& a, bool parked) {
       resend_.insert({s->id, i});
     }
   }
-  ReadPages(now_ns_);  // what its processes want now
+  ReadPages(now_ns_);  // the bytes that its processes want now
   dirty_ = true;
 }
 

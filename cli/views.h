@@ -9,7 +9,7 @@
 namespace sluice::cli {
 
 std::string StatusText(const v1::Status& status);
-// What stays on the GPU of a parked container: "12.0 MiB of unmanaged memory and 300.0 MiB of contexts".
+// The memory of a parked container that stays on the GPU: "12.0 MiB of unmanaged memory and 300.0 MiB of contexts".
 std::string StayingText(const v1::ParkStatus& park);
 
 // Rates are differences of two answers. `before` null: ratios are averages since the processes attached, and rates are

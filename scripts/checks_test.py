@@ -118,6 +118,19 @@ class Checks(unittest.TestCase):
         self.write("agent/list.def", "ROW(x)\n" * 500)
         self.finds(["lines.py"], "agent/long.cc: 401 lines", "agent/wide.py:1: 136 columns", "2 too long")
 
+    def test_lengths_of_documents(self):
+        self.write("README.md", "line\n" * 121)
+        self.write("docs/design/note.md", "line\n" * 121)
+        self.write("docs/operate/page.md", "line\n" * 121)
+        self.finds(["lines.py"], "README.md: 121 lines", "docs/design/note.md: 121 lines", "2 too long")
+
+    def test_the_glossary(self):
+        head = "| term | meaning | source |\n|---|---|---|\n"
+        self.write("docs/reference/glossary.md", head + "| chunk | 2 MiB | UVM |\n| ticket | a right |\n")
+        self.finds(["lines.py"], "glossary.md: 'ticket' has no source", "1 too long")
+        self.write("docs/reference/glossary.md", head + "| chunk | 2 MiB | UVM |\n" * 61)
+        self.finds(["lines.py"], "glossary.md: 61 terms")
+
     def test_links(self):
         self.write("a.md", "# One\n\n[gone](b.md) [no heading](#two) [fine](#one) [web](https://example.com/x)\n")
         self.finds(["links.py"], "a.md:3: b.md: no such file", "a.md:3: #two", "2 broken")

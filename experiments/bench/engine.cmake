@@ -1,9 +1,12 @@
 # The engine's micro-benchmark: test/gpu/run starts it with and without the hook.
 include(SluiceCuda)
-add_executable(engine_micro ${CMAKE_CURRENT_LIST_DIR}/engine_micro.cc)
+add_executable(engine_micro ${CMAKE_CURRENT_LIST_DIR}/engine_micro.cc ${CMAKE_CURRENT_LIST_DIR}/step_counter.cc)
+target_include_directories(engine_micro PRIVATE ${CMAKE_SOURCE_DIR})
 set_target_properties(engine_micro PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 target_link_libraries(engine_micro PRIVATE sluice::cuda_headers ${CMAKE_DL_LIBS})
 target_link_options(engine_micro PRIVATE -static-libstdc++ -static-libgcc)
+sluice_test(step_counter_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/step_counter_test.cc ${CMAKE_CURRENT_LIST_DIR}/step_counter.cc LIBS)
+target_include_directories(step_counter_test PRIVATE ${CMAKE_SOURCE_DIR})
 add_test(NAME "fidelity: measured cells are kept and the right prediction is judged" COMMAND ${CMAKE_CURRENT_LIST_DIR}/fidelity_test.py)
 # Other engines' rules on the simulated GPU.
 if(TARGET sluice_player)

@@ -7,6 +7,9 @@
 //   engine_micro [SCALE] [launches]    SCALE: repetitions of each measurement, default 10; launches: only launches
 //   engine_micro [SCALE] paired        launches through the hook and around it, alternating in one process: the hook's
 //                                      cost, on one core at one clock. Without the hook the difference is about 0.
+//   engine_micro [SCALE] stepped       the instructions of 64 * SCALE launches of each kind (16 * SCALE larger than the
+//                                      budget), by single-stepping, for machines without a performance counter: mean
+//                                      and median of all, and the mean inside the engine, the shim and the driver
 // Prints one RESULT line of JSON. Needs only libcuda.so.1, found as applications find it.
 #include <cuda.h>
 #include <dlfcn.h>
@@ -22,8 +25,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "experiments/bench/step_counter.h"
 
 namespace {
 
@@ -123,14 +129,47 @@ void* FindInDriver(const char* name) {
   return search.found;
 }
 
+const std::vector<std::string> kObjects = {"/libsluice_engine.so", "/libsluice.so", "/libcuda.so"};
+
+// Prints the instructions of `count` launches. A stepped launch takes longer than the hook's ticker needs to end its
+// fast path, so 50 launches at full speed lie between two that are stepped.
+void PrintStepped(sluice::bench::StepCounter& counter, const char* kind, int count,
+                  const std::function<void()>& launch) {
+  Median(20, 100, launch, Sync);
+  const int first = counter.samples();
+  for (int i = 0; i < count; ++i) {
+    Sync();
+    for (int k = 0; k < 50; ++k) launch();
+    if (const int error = counter.Attach(); error != 0) Die("ptrace", std::strerror(error));
+    counter.Begin();
+    launch();
+    counter.End();
+    counter.Detach();
+  }
+  std::vector<long> all;
+  std::vector<double> mean(kObjects.size());
+  double sum = 0;
+  for (int i = first; i < counter.samples(); ++i) {
+    all.push_back(counter.Count(i));
+    sum += static_cast<double>(all.back());
+    for (size_t k = 0; k < mean.size(); ++k) mean[k] += static_cast<double>(counter.Count(i, k));
+  }
+  std::sort(all.begin(), all.end());
+  std::printf("\"%s\": {\"mean\": %.1f, \"median\": %ld, \"engine\": %.1f, \"shim\": %.1f, \"driver\": %.1f}", kind,
+              sum / count, all[all.size() / 2], mean[0] / count, mean[1] / count, mean[2] / count);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const int scale = argc > 1 ? std::max(1, std::atoi(argv[1])) : 10;
   const bool only_launches = argc > 2;
   const bool paired = only_launches && std::strcmp(argv[2], "paired") == 0;
-  if (only_launches && !paired && std::strcmp(argv[2], "launches") != 0)
-    Die(argv[2], "is unknown; accepted: launches, paired");
+  const bool stepped = only_launches && std::strcmp(argv[2], "stepped") == 0;
+  if (only_launches && !paired && !stepped && std::strcmp(argv[2], "launches") != 0)
+    Die(argv[2], "is unknown; accepted: launches, paired, stepped");
+  std::optional<sluice::bench::StepCounter> counter;
+  if (stepped) counter.emplace(kObjects);
   g_cuda = dlopen("libcuda.so.1", RTLD_NOW);
   if (g_cuda == nullptr) Die("libcuda.so.1", dlerror());
   CALL(cuInit, 0);
@@ -205,6 +244,23 @@ int main(int argc, char** argv) {
     differences(&c, &d, 1);
     std::printf(", \"one\": ");
     differences(&b, &b, 2);
+    std::printf("}\n");
+    return 0;
+  }
+  if (stepped) {
+    const int count = std::min(64 * scale, sluice::bench::StepCounter::kMaxSamples / 3);
+    const auto print = [&](const char* kind, int launches, CUdeviceptr* first, CUdeviceptr* second, unsigned grid) {
+      void* parameters[] = {first, second, &n};
+      PrintStepped(*counter, kind, launches,
+                   [&] { CALL(cuLaunchKernel, empty, grid, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr); });
+    };
+    std::setvbuf(stdout, nullptr, _IONBF, 0);
+    std::printf("RESULT {");
+    print("small", count, &c, &d, 1);
+    std::printf(", ");
+    print("one", count, &b, &b, 2);
+    std::printf(", ");
+    print("two", count / 4, &a, &b, 3);
     std::printf("}\n");
     return 0;
   }

@@ -7,7 +7,7 @@
 //     page more in each step; each 20 steps one of 16 sequences ends and another begins)
 //   LAYOUT: layers (an allocation for each layer's cache), block (one allocation, which the layers divide)
 //   LAUNCH: graph (a step is one CUDA graph), eager (launches one by one, with a framework's pauses between them)
-// The last figure is a digest of what the first 64 steps computed, to be compared with a run without the hook.
+// The last figure is a digest of the first 64 steps' results, to be compared with a run without the hook.
 #include <algorithm>
 #include <random>
 #include <string>

@@ -34,7 +34,7 @@ bool AgentClient::Take(sluice_lease* words, uint64_t bytes) {
 }
 
 bool AgentClient::Charge(int gpu, uint64_t bytes, int wait_ms) {
-  constexpr int kMaxRequests = 16;  // other threads may use what one of them was granted
+  constexpr int kMaxRequests = 16;  // other threads may use one thread's grant
   if (gpu < 0) return true;
   const Clock::time_point until = DeadlineAfter(wait_ms);
   MutexLock lock(mutex_);

@@ -175,7 +175,7 @@ void TimeSlices::EndLaunch(Launch* launch, void* stream) {
   if (s->busy == 0 && (s->begin == nullptr || s->end == nullptr)) CloseSegment(*s);  // could not be stamped
 }
 
-// Enters what is over. One question a busy stream, whatever is queued on it.
+// Enters the slices that are over. One question a busy stream, whatever is queued on it.
 void TimeSlices::CollectFinished(uint64_t now) {
   collected_at_ = now;
   void* busy[16];

@@ -1,4 +1,4 @@
-// What CUDA 13.1 to 13.5 added to cuda.h, for a toolkit that lacks it: the hook table has the same rows whatever
+// The additions of CUDA 13.1 to 13.5 to cuda.h, for a toolkit that lacks it: the hook table has the same rows whatever
 // headers it is built with. Only through cuda_api.h.
 #ifndef SLUICE_HOOKLIB_DISPATCH_CUDA_NEWER_H_
 #define SLUICE_HOOKLIB_DISPATCH_CUDA_NEWER_H_

@@ -81,7 +81,7 @@ constexpr bool kTakesStream = false;
 template <typename... Args>
 constexpr bool kTakesStream<CUresult(Args...)> = (std::is_same_v<Args, CUstream> || ...);
 
-// A row with a stream parameter says what it does to the order of work. Else memory could be reused before work that it
+// A row with a stream parameter says how it changes the order of work. Else memory could be reused before work that it
 // queues is done.
 #define SLUICE_HOOK(elf_name, base, version, flavour, category)                            \
   static_assert(!kTakesStream<decltype(::elf_name)> || OrderOf(#elf_name) != Order::kNone, \

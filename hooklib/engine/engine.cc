@@ -79,7 +79,7 @@ ExitHandshake& TheExitHandshake() {
 
 void ReportAtExit() {
   for (const auto& device : Devices()) device->NoteSecond();
-  PublishAll();  // what changed after the last tick: the agent keeps the page's figures when the process is gone
+  PublishAll();  // the changes after the last tick: the agent keeps the page's figures when the process is gone
   CheckAtExit();
   LogSummary("exit");
   LogLibraryCounters();

@@ -30,7 +30,7 @@ struct LibraryRange {
   uint64_t bytes = 0;  // 0: a pointer whose reach is not known; it may mean all live memory around it
   bool read = false, written = false;
   // Every byte of the range is written by this call, and none is read before. Holds for the call as a whole: a later
-  // launch of it may read what an earlier one wrote.
+  // launch of it may read the results of an earlier one.
   bool overwritten = false;
   // A workspace: by the library's documentation its contents count neither before nor after the call.
   bool scratch = false;
@@ -51,7 +51,7 @@ struct LibraryCall {
   std::span<const LibraryRange> ranges;  // by address
   bool known = false;                    // the ranges are all that it touches, apart from the library's own memory
   // It reads pointers from device memory whose copy there was not seen: neither the set nor the kernels' parameters
-  // name what it touches through them.
+  // name the memory behind them.
   bool has_unseen_pointers = false;
   // Each byte is touched about once and in order, so that remote access is an option. False for calls that read
   // operands repeatedly: GEMM, convolution, attention.

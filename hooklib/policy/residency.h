@@ -112,7 +112,8 @@ class Residency : private ResidencyState {
   const GraphStrategies& graph_strategies() const { return graph_strategies_; }
   bool NoteMeasured(const GraphProbe& probe, uint64_t ns) { return graph_strategies_.NoteMeasured(probe, ns); }
   void NoteGapAfter(const GraphProbe& probe, uint64_t gap_ns, uint64_t eviction_ns);
-  // Graphs of this id are probed: all work before them is to be over, since finished transfers decide what they move.
+  // Graphs of this id are probed: all work before them is to be over, since finished transfers decide which bytes they
+  // move.
   bool probes_graph_strategy(uint64_t id) const { return graph_strategies_.IsProbing(id); }
 
   // --- figures ---
@@ -224,7 +225,7 @@ class Residency : private ResidencyState {
   void PlanMoves(PlannedLaunch* launch, StreamQueues* queues, std::optional<size_t> hot_extents, size_t hot_chunks);
   static bool MayPrefetch(const StreamQueues& queues);
   void ChooseStrategy(PlannedLaunch* launch, std::optional<size_t> hot_extents, size_t hot_chunks);
-  // Changes what decides whether a chunk is idle: resident, but without live bytes.
+  // Changes the state that makes a chunk idle: resident, but without live bytes.
   template <typename F>
   void ChangeIdle(Chunk* chunk, F change) {
     const auto idle = [chunk] { return chunk->resident && chunk->live_bytes == 0 && chunk->pins == 0; };

@@ -1,4 +1,4 @@
-// What Residency counts, for the exit line, the agent and the tests. Bytes and events since the start.
+// Residency's counters, for the exit line, the agent and the tests. Bytes and events since the start.
 #ifndef SLUICE_HOOKLIB_POLICY_RESIDENCY_STATS_H_
 #define SLUICE_HOOKLIB_POLICY_RESIDENCY_STATS_H_
 

@@ -49,7 +49,7 @@ static __attribute__((noinline)) void* found_without_us(void* handle, int row, c
   }
   void* const global = real(RTLD_NEXT, name);
   if (global) return global;
-  /* Not in the global scope; RTLD_DEFAULT also sees what the caller itself depends on. */
+  /* Not in the global scope; RTLD_DEFAULT also sees the caller's own dependencies. */
   struct shim_object object;
   if (handle != RTLD_DEFAULT || !shim_object_at(caller, &object) || !object.path[0]) return NULL;
   const shim_dlopen_fn open = shim_real_dlopen();

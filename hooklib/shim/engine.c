@@ -83,7 +83,7 @@ static void fail(const char* path, const char* why) {
 }
 
 static void load(void) {
-  /* A setuid program must not load what its caller's environment names. */
+  /* A setuid program must not load a library that its caller's environment names. */
   if (equals(shim_variable(SLUICE_ENV_DISABLE), "1") || (getauxval && getauxval(AT_SECURE))) {
     set_state_once(SHIM_UNHOOKED);
     return;

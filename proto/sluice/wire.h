@@ -136,7 +136,7 @@ struct sluice_lease {
   int64_t headroom_bytes; /* both ends change it, by compare and exchange */
   uint64_t charged_bytes; /* the hook's: allocated and not freed, resident or not, unmanaged memory included */
   uint64_t granted_bytes; /* the hook's: of the last BUDGET or MEMORY that it has added to the headroom */
-  uint64_t taken_bytes;   /* the agent's: sum of what it took back */
+  uint64_t taken_bytes;   /* the agent's: sum of the bytes that it took back */
 };
 
 struct sluice_token {

@@ -166,7 +166,7 @@ class Simulator {
   void NotePeak(int card);
 
   // Contents and the marks of the misuse detector.
-  // `copies`: what is read goes to the GPU's memory, with its segments.
+  // `copies`: the bytes read go to the GPU's memory, with their segments.
   uint64_t NoteRead(Stream* s, const Op& op, uint64_t address, uint64_t length, uint32_t object, int64_t t, int64_t end,
                     uint64_t digest, bool copies = false);
   void NoteWrite(Stream* s, const Op& op, uint64_t address, uint64_t length, uint32_t object, int64_t t, int64_t end,

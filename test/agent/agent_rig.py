@@ -13,26 +13,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import traceback
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test" / "lib"))
+from harness import SKIP, Skipped, wait_for  # noqa: E402
+
 BIN, HERE = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 GIB = 1 << 30
 UUID = "GPU-00000000-0000-0000-0000-%012d"
 MAGIC, FRAME = 0x43494C53, 256
-
-
-def wait_for(what, condition, seconds=15):
-    """Timing decides only how long a failure takes."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.01)
-    raise AssertionError(f"not seen within {seconds} s: {what}")
 
 
 # ctest waits for the test's output: a program that outlives its killed parent must not keep it open.
@@ -190,10 +181,6 @@ class Agent:
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
-class Skipped(Exception):
-    pass
-
-
 TESTS = []
 
 
@@ -237,4 +224,4 @@ def run():
             agent.close()
     if names and not any(t[0] in names for t in TESTS):
         failed = 1
-    sys.exit(1 if failed else 4 if skipped else 0)
+    sys.exit(1 if failed else SKIP if skipped else 0)

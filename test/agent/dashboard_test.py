@@ -9,16 +9,17 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test" / "lib"))
+import harness  # noqa: E402
+
 BIN, TOOLS = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 CACHE = pathlib.Path(
     os.environ.get("SLUICE_CACHE")
@@ -34,30 +35,15 @@ def prometheus():
     sys.exit(print("SKIPPED: no prometheus; scripts/setup test fetches it") or 4)
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def wait_for(what, condition, seconds=60):
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            if value := condition():
-                return value
-        except OSError:
-            pass
-        if time.monotonic() > end:
-            raise AssertionError(f"not seen within {seconds} s: {what}")
-        time.sleep(0.1)
+def wait_for(what, condition):
+    return harness.wait_for(what, condition, seconds=60, pause=0.1, ignored=OSError)
 
 
 def main():
     program = prometheus()
     dashboard = json.loads((ROOT / "charts/sluice/files/dashboard.json").read_text())
     folder = pathlib.Path(tempfile.mkdtemp(prefix="sluice-dashboard-"))
-    metrics, web = free_port(), free_port()
+    metrics, web = harness.free_port(), harness.free_port()
     (folder / "agent.yaml").write_text(f"metrics: {{listen: '127.0.0.1:{metrics}'}}\n")
     (folder / "prometheus.yml").write_text(
         "global: {scrape_interval: 500ms}\n"

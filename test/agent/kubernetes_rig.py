@@ -15,11 +15,13 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN, TOOLS = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
+sys.path.insert(0, str(ROOT / "test" / "lib"))
+from harness import wait_for  # noqa: E402
+
 sys.path.insert(0, str(ROOT / "test" / "webhook"))
 import apiserver  # noqa: E402
 
@@ -40,17 +42,6 @@ def helm():
     if not program.exists():
         sys.exit(print("SKIPPED: helm is not built; test/cluster/cluster build does it") or 4)
     return program
-
-
-def wait_for(what, condition, seconds=15):
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"not seen within {seconds} s: {what}")
-        time.sleep(0.02)
 
 
 def response(run_dir):

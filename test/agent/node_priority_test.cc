@@ -189,7 +189,7 @@ TEST_CASE("an opportunistic container runs in idle time, and yields at the first
   CHECK(std::ranges::count(w.Kinds("guest"), "held") == 1);
   w.Token(1, SLUICE_TOKEN_RELEASE, w.Last(1, SLUICE_TOKEN_GRANT)->id);  // idle now
   CHECK(grants(2) == 2);
-  CHECK(w.Last(2, SLUICE_TOKEN_GRANT)->quantum_ns == kMillisecond);  // what it queues, the owner waits for
+  CHECK(w.Last(2, SLUICE_TOKEN_GRANT)->quantum_ns == kMillisecond);  // the owner waits for its queued work
   w.Pass(kMillisecond);
   CHECK(w.Of("guest").held.empty());
   CHECK(std::ranges::count(w.Kinds("guest"), "resumed") == 1);

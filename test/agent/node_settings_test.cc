@@ -94,7 +94,7 @@ TEST_CASE("a granted percent is the share of memory and time instead of the unit
   CHECK(w.node.FreeUnits("GPU-a") == 30);
   CHECK(w.node.ExcessNote("one").empty());  // the scheduler knows
   pod.settings.gpu_percent.reset();
-  pod.settings.gpu_memory = 7 * kGiB;  // capped at what the percent is worth
+  pod.settings.gpu_memory = 7 * kGiB;  // capped at the bytes of the percent
   w.node.SetPod("one", pod);
   CHECK(share().guaranteed <= 8 * kGiB * 71 / 100);
   CHECK(share().guaranteed >= 8 * kGiB * 69 / 100);

@@ -1,4 +1,4 @@
-// Another size for running pods: what each gets, and what is free for others then.
+// Another size for running pods: the share of each, and the rest that is free for others.
 #include "agent/kubernetes/resize.h"
 
 #include <catch2/catch_test_macros.hpp>

@@ -9,20 +9,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "test" / "lib"))
+from harness import SKIP, Failed, wait_for  # noqa: E402
+
 BUILD = pathlib.Path(os.environ.get("SLUICE_BUILD_DIR", "build"))
 BUILD = BUILD if BUILD.is_absolute() else ROOT / BUILD
 CLUSTER = HERE / "cluster"
 SPACE = "sluice-system"
 VERSION = (ROOT / "VERSION").read_text().strip()
-SKIP = 4
-
-
-class Failed(Exception):
-    pass
 
 
 def run(*command, check=True, text=None, timeout=600):
@@ -78,14 +75,7 @@ def apply(manifest, space="default", check=True):
 
 
 def wait(seconds, what, condition):
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise Failed(f"gave up after {seconds} s of waiting for {what}")
-        time.sleep(0.1)
+    return wait_for(what, condition, seconds, pause=0.1)
 
 
 def images(trace=ROOT / "experiments/traces/transformer.sltrace"):

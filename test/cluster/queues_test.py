@@ -127,7 +127,7 @@ class Queues(unittest.TestCase):
             c = pod["spec"]["containers"][0]
             self.assertEqual(c["resources"]["limits"][q.UNITS], "50")
             self.assertIn("SLUICE_GPU_FRACTION", [e["name"] for e in c["env"]])
-        # What one Job held, the next gets.
+        # The next Job gets the units that one held.
         first = next(n for n in names if not p.get("-n", SPACE, n)["spec"].get("suspend"))
         p.kubectl("-n", SPACE, "delete", first, "--cascade=foreground", "--timeout=60s")
         self.holds(2, 0, 100)

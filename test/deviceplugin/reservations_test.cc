@@ -218,7 +218,7 @@ TEST_CASE("grown shares: the built plugin withholds the units, with and without 
   // Units that a live pod has stay healthy.
   for (int unit = 0; unit < 50; ++unit)
     CHECK(rig.kubelet.devices().at(FormatDeviceId("GPU-0", unit)).health == "Healthy");
-  CHECK(rig.Admit("small", 20) == "GPU-0");  // what the growth left
+  CHECK(rig.Admit("small", 20) == "GPU-0");  // the units that the growth left
   CHECK(rig.Admit("next", 20) == "GPU-1");   // best fit alone would take GPU-0
   // Kubelet asks for devices that it chose before it learned of the growth.
   std::vector<std::string> ids;

@@ -166,7 +166,7 @@ class OnAnyMachine(Typed):
             self.words = {"folder": folder, "here": HERE, "root": p.ROOT, "build": p.BUILD}
             # The file that placement.md shows, and nodes and pods of a small cluster.
             shown = re.search(
-                r"\n    # extender.yaml;.*\n((?:    .+\n)+)", (p.ROOT / "docs/design/placement.md").read_text()
+                r"\n    # extender.yaml;.*\n((?:    .+\n)+)", (p.ROOT / "docs/operate/placement.md").read_text()
             ).group(1)
             pathlib.Path(folder, "extender.yaml").write_text("".join(line[4:] + "\n" for line in shown.splitlines()))
             subprocess.run(

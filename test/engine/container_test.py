@@ -204,7 +204,7 @@ def nvml_beside_an_older_agent():
 
 @test
 def lease_by_frames():
-    """The conversation: what is within the lease asks nothing; a request that is not answered ends in out of memory."""
+    """An allocation within the lease asks nothing; a request that is not answered ends in out of memory."""
     uuid, requests = gpu_uuid(), []
 
     def talk(peer):

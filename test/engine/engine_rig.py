@@ -15,6 +15,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lib"))
 import exit_line  # noqa: E402
+from harness import Failed, Skipped  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
 SMALL, LARGE = 512 * MIB, 6 * GIB
@@ -27,14 +28,6 @@ DEBUG = {"SLUICE_LOG_LEVEL": "DEBUG"}
 TESTS = {}
 _build = None
 _is_sanitized = False
-
-
-class Failed(Exception):
-    pass
-
-
-class Skipped(Exception):
-    pass
 
 
 def expect(condition, what, detail=""):

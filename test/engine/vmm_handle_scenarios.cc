@@ -1,4 +1,4 @@
-// VMM memory: what handles, mappings and reservations answer, and what is refused.
+// VMM memory: the answers of handles, mappings and reservations, and the refused calls.
 #include <cstdlib>
 #include <cstring>
 #include <vector>

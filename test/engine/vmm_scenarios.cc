@@ -213,7 +213,7 @@ SCENARIO(vmm_churn) {
   EXPECT(card.Stats().managed_requested_bytes <= requested_early + 64 * kMiB);
 }
 
-// What a graph captured stays, whatever its allocator reports.
+// Captured blocks stay, whatever their allocator reports.
 SCENARIO(vmm_captured) {
   Card card;
   constexpr uint64_t kBytes = 20 * kMiB;

@@ -1,4 +1,4 @@
-"""The rows of test/gpu/cluster: each says what it expects and what it saw."""
+"""The rows of test/gpu/cluster: each prints the expected and the seen figures."""
 
 import json
 import os

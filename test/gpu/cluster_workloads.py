@@ -1,4 +1,4 @@
-"""What the pods of test/gpu/cluster run: PyTorch on a real card, recorded trainings on the simulated one.
+"""The workloads of the pods of test/gpu/cluster: PyTorch on a real card, recorded trainings on the simulated one.
 
 A workload gives the commands of pods, with `on_host` the same programs on the machine, and `result(text)` of their
 output: values to compare, milliseconds a step.

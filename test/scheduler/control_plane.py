@@ -12,8 +12,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+from harness import Failed, wait_for
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "webhook"))
@@ -200,18 +202,12 @@ class Plane:
         return text if raw else json.loads(text)
 
     def wait(self, what, condition, seconds=300, pause=0.3):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            try:
-                if condition():
-                    return
-            except OSError:
-                pass
+        def still_running():
             for name, process in self.running.items():
                 if process.poll() is not None:
-                    raise SystemExit(f"{name} has ended with status {process.returncode}")
-            time.sleep(pause)
-        raise SystemExit(f"timed out after {seconds} s waiting for {what}")
+                    raise Failed(f"{name} has ended with status {process.returncode}")
+
+        wait_for(what, condition, seconds, pause, ignored=OSError, while_waiting=still_running)
 
     def metrics(self):
         text = urllib.request.urlopen(f"http://127.0.0.1:{self.ext}/metrics", timeout=10).read().decode()

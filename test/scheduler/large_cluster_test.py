@@ -17,13 +17,13 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import large_cluster
 from fake_apiserver import PARTIAL, FakeApiServer
+from harness import Failed, wait_for
 from memory_limit import MemoryGroup, peak_mib
 
 WEBHOOK_MIB, EXTENDER_MIB = 64, 128
@@ -54,13 +54,14 @@ class Daemon:
         self.process = self.group.start(command, stderr=self.log.open("w"))
 
     def wait(self, about, condition, seconds=120):
-        end = time.monotonic() + seconds
-        while not condition():
+        def still_running():
             if self.process.poll() is not None:
-                raise AssertionError(f"{self.what} ended ({self.process.returncode}): {self.log.read_text()}")
-            if time.monotonic() > end:
-                raise AssertionError(f"{self.what}, not within {seconds} s: {about}\n{self.log.read_text()}")
-            time.sleep(0.05)
+                raise Failed(f"{self.what} has ended with status {self.process.returncode}")
+
+        try:
+            wait_for(f"{self.what}: {about}", condition, seconds, pause=0.05, while_waiting=still_running)
+        except Failed as failed:
+            raise Failed(f"{failed}\n{self.log.read_text()}") from None
 
     def check_peak(self, when):
         peak = peak_mib(self.process.pid)

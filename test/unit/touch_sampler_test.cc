@@ -1,4 +1,4 @@
-// The touch sampler alone: which chunks it lets launches try, and what it concludes from their faults.
+// The touch sampler alone: which chunks it lets launches try, and its conclusions from their faults.
 #include "hooklib/policy/touched/touch_sampler.h"
 
 #include <catch2/catch_test_macros.hpp>

@@ -11,10 +11,8 @@ import base64
 import http.client
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -22,6 +20,8 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "lib"))
+from harness import free_port  # noqa: E402
 
 
 def skip_without_programs(*names):
@@ -36,18 +36,6 @@ def skip_without_programs(*names):
         file=sys.stderr,
     )
     sys.exit(4)
-
-
-def free_port():
-    """A port below the kernel's range for outgoing connections, so that no connection takes it first."""
-    while True:
-        port = random.randrange(15000, 32000)
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
 
 
 def bound(*command):

@@ -190,7 +190,7 @@ class Decider {
     return found->second;
   }
 
-  // `units`: what the container requests of the resource for each GPU; `is_computed`: the webhook chose them, for the
+  // `units`: the container's request of the resource for each GPU; `is_computed`: the webhook chose them, for the
   // GPUs known then. nullopt: denied, or unknown.
   std::optional<uint32_t> PercentOfMemory(const PodView& view, const RequestedShare& r, uint64_t memory,
                                           std::optional<int64_t> units, bool is_computed) {

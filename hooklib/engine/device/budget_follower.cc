@@ -134,7 +134,7 @@ struct EvictionPace {
   uint64_t failed_attempts = 0;  // since the last bytes were evicted
 };
 
-// Does for one device what is due. Nanoseconds until it wants to be served again; 0: not before it is woken.
+// Does the due work of one device. Nanoseconds until it wants to be served again; 0: not before it is woken.
 uint64_t ServeDevice(Device& device, EvictionPace* pace) {
   uint64_t next_ns = device.tokens.time_slices().Tick();
   if (device.OverCapacity() && device.IsParked() && device.LastEvictingBytes() > kMaxParkedEvictionBytes) {

@@ -118,7 +118,7 @@ void Device::ApplyBudget(const sluice_budget& next) {
   if (budget.limit_bytes == 0) budget.limit_bytes = total_bytes;
   residency.set_prefetch(static_cast<policy::Prefetch>(std::min<uint8_t>(next.prefetch, 2)));
   g_log_level = static_cast<settings::LogLevel>(std::min<uint8_t>(next.log_level, 3));
-  UpdateMode();  // what exceeds it is evicted by the follower's thread (Evict), and by launches
+  UpdateMode();  // the excess is evicted by the follower's thread (Evict), and by launches
 }
 
 sluice_budget Device::Budget() {

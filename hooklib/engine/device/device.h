@@ -142,7 +142,7 @@ struct Device final : memory::Timeline {
   void CountGraphMemory() SLUICE_TAKES_DEVICE_LOCK;  // memory that the driver keeps for such graphs now
   // A limit of the context changed by so many bytes of device memory; `reserved` of them are counted already.
   void NoteLimit(CUcontext handle, int64_t change, uint64_t reserved) SLUICE_TAKES_DEVICE_LOCK;
-  // Evicts what exceeds the capacity: launches that miss nothing evict nothing.
+  // Evicts the excess over the capacity: launches that miss nothing evict nothing.
   void MakeRoom() SLUICE_TAKES_DEVICE_LOCK;
 
   // --- the container's memory-limit (device_container.cc). All bytes of `allocated_bytes` and `unmanaged_bytes` are
@@ -216,7 +216,7 @@ struct Device final : memory::Timeline {
   void AwaitLink(const Work& work) SLUICE_TAKES_DEVICE_LOCK;
   void CountLink() SLUICE_DEVICE_LOCKED;  // bytes that moved since
   void Execute(const policy::PlanStep& step, Stream* stream) SLUICE_DEVICE_LOCKED;
-  // Maps host memory that launches use remotely, and unmaps what they no longer do.
+  // Maps host memory that launches use remotely, and unmaps the rest.
   void ApplyRemoteMappings(const policy::Plan& plan) SLUICE_DEVICE_LOCKED;
   // Populates discarded chunks at once, with no wait of the host for the application's work. Where discards are still
   // queued, in their order, and the stream waits.
@@ -238,7 +238,7 @@ struct Device final : memory::Timeline {
   void Withdraw() SLUICE_DEVICE_LOCKED;  // ranges that are no duplicates any more
 
   // --- on the engine's own thread (device_rebalance.cc) ---
-  // Evicts what exceeds the capacity, `max_bytes` at most. Bytes evicted; 0: nothing may be evicted now.
+  // Evicts the excess over the capacity, `max_bytes` at most. Bytes evicted; 0: nothing may be evicted now.
   // `reclaimed`: for another container, so the bytes do not count as this one's use of the link.
   uint64_t Evict(uint64_t max_bytes, bool reclaimed) SLUICE_TAKES_DEVICE_LOCK;
   bool OverCapacity() SLUICE_TAKES_DEVICE_LOCK;

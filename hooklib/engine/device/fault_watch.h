@@ -45,7 +45,7 @@ class FaultWatch {
     return watched_.id && watched_.mark.stream == stream->id;
   }
 
-  // --- what has been learned ---
+  // --- learned so far ---
   bool has_ranges() const SLUICE_DEVICE_LOCKED { return !ranges_.empty(); }
   bool wants_any() const SLUICE_DEVICE_LOCKED { return ranges_.watches_any(); }  // some launch is to be watched
   // The extent that the word at `place` of the work means. `*around`: the block that it leads into, if no part of that

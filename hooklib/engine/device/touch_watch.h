@@ -1,8 +1,8 @@
 // The faults of one device's launches on chunks that are left out of their sets (policy/touched/touch_sampler.h), by
 // the driver's records. They are on only while such chunks exist: where nothing faults they cost nothing.
 //
-// Where the driver gives no records nothing is tried, and launches are taken to touch what they name. The device's lock
-// is held in all functions.
+// Where the driver gives no records nothing is tried, and launches are taken to touch their operands whole. The
+// device's lock is held in all functions.
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_TOUCH_WATCH_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_TOUCH_WATCH_H_
 

@@ -27,7 +27,7 @@ struct CudnnAttribute {
   };
 };
 
-// The role of an attribute; cudnn_attributes.def says what each means.
+// The role of an attribute; cudnn_attributes.def explains each.
 enum class AttributeRole : uint8_t {
   kInput,
   kOutput,
@@ -80,8 +80,8 @@ struct VariantPack {
   std::span<const uint64_t> pointers;
   uint64_t workspace = 0;
 };
-// Adds what one execution touches. `graph` null: the plan's tensors are not known (a plan from a string that this
-// process did not write); its pointers then have an unknown reach.
+// Adds the ranges that one execution touches. `graph` null: the plan's tensors are not known (a plan from a string that
+// this process did not write); its pointers then have an unknown reach.
 void Describe(const OperationGraph* graph, const VariantPack& pack, uint64_t workspace_bytes, AccessSet* set);
 
 }  // namespace sluice::libraries

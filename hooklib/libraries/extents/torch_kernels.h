@@ -50,9 +50,9 @@ struct LaunchShape {
 // `name`: the mangled name. `bytes`: sizes of the parameters, in order.
 TorchKernel RecogniseTorchKernel(std::string_view name, std::span<const uint32_t> bytes);
 
-// Appends what the launch touches through the parameters that it understands, and returns which these are: bit i for
-// parameter i. The other parameters' words count as in any kernel. 0, and nothing is appended, where the values are not
-// those of the struct that the kernel's name promises. Pointers may be null or no addresses at all.
+// Appends the ranges that the launch touches through the parameters that it understands, and returns which these are:
+// bit i for parameter i. The other parameters' words count as in any kernel. 0, and nothing is appended, where the
+// values are not those of the struct that the kernel's name promises. Pointers may be null or no addresses at all.
 uint32_t ReadTorchKernel(const TorchKernel& kernel, const LaunchShape& launch, void* const* parameters,
                          std::vector<Reach>* reaches);
 

@@ -243,8 +243,8 @@ uint64_t Residency::Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, 
   return freed;
 }
 
-// Frees at least `bytes` for `stream` where it can, and returns what it freed. No chunk is evicted that is predicted to
-// be needed before `keep_until` (kNever: that the last iteration used).
+// Frees at least `bytes` for `stream` where it can, and returns the bytes freed. No chunk is evicted that is predicted
+// to be needed before `keep_until` (kNever: that the last iteration used).
 uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
   const uint64_t freed = MakeRoomAgain(stream, bytes, keep_until, step);
   candidates_.End();

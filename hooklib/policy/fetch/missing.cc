@@ -30,7 +30,7 @@ void Residency::FindMissing(const StreamQueues& queues, const PlannedLaunch& lau
   }
 }
 
-// Nothing can be queued now: faults bring what is missing.
+// Nothing can be queued now: faults bring the missing chunks.
 void Residency::FaultInMissing(const PlannedLaunch& launch) {
   uint64_t residue_bytes = 0;
   for (Chunk* chunk : missing_) {

@@ -73,7 +73,7 @@ size_t Residency::CollectSet(std::span<const Extent> extents, size_t overwritten
   return hot_extents && *hot_extents >= extents.size() ? set_.size() : hot_chunks;
 }
 
-// Notes what the set is named for, and its use: in one pass where nothing has to be done between the two.
+// Notes the ranges that the set names, and its use: in one pass where nothing has to be done between the two.
 template <bool kNames, bool kUses>
 void Residency::NoteSet(const PlannedLaunch& launch, Seq seq) {
   const StreamId stream = launch.stream;

@@ -66,7 +66,7 @@ class PointerRanges {
   }
   enum class Outcome : uint8_t { kNothing, kLearned, kWidened, kGivenUp };
   // A watched launch has run and faulted on these pages, each once and in order. `was_resident`: whether a page may
-  // have been resident or mapped before, so that a missing fault means nothing. Returns what was concluded.
+  // have been resident or mapped before, so that a missing fault means nothing. Returns the conclusions.
   Outcome Observe(uint64_t id, std::span<const UnboundedPointer> words, std::span<const Va> pages,
                   const std::function<bool(Va)>& was_resident);
   // The launch could not be watched: others ran beside it, or records were lost.

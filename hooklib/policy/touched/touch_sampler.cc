@@ -10,7 +10,7 @@ constexpr uint32_t kMinTouched = 3;  // such chunks in operands of one size: oth
 constexpr double kSuspect = 0.5;
 constexpr uint32_t kUses = 2;             // launches that name a chunk and do not touch it
 constexpr uint32_t kMaxPendingAlike = 4;  // first samples under way in operands of one size
-// In chunks moved over the link. kOverdraft: what samples of operands that were found untouched may cost beyond credit.
+// In chunks moved over the link. kOverdraft: the cost beyond credit of samples of operands that were found untouched.
 constexpr double kFaultCost = 5, kSuccessGain = 2, kInitialCredit = 128, kMaxCredit = 4096, kOverdraft = 512;
 constexpr double kLackingShare = 0.001;  // of the bytes that launches lack, until the first credit is there again
 }  // namespace
@@ -61,7 +61,7 @@ size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched) 
     *touched -= static_cast<double>(allowed) * probability;
     return allowed;
   }
-  // One at a time of those of which nothing is known. What was found touched stays resident or is placed by its cost: a
+  // One at a time of the unknown chunks. A chunk that was found touched stays resident or is placed by its cost: a
   // sample of a graph that lacks bytes all the time would cost a replay.
   const bool is_new = own->second.tried == 0 && own->second.pending == 0 && !IsTouchedWhole(operand);
   const bool may_begin = AlikeCounts(operand).pending < kMaxPendingAlike && credit_ >= kFaultCost;

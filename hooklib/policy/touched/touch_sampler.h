@@ -6,7 +6,7 @@
 // launches name it no more. One that faults is touched, and resident from then on.
 //
 // Samples are paid from credit in chunks moved over the link. A touched chunk costs several, since a fault is dearer
-// than a fetch; an untouched one earns some. So a program that touches what it names pays for a few chunks once.
+// than a fetch; an untouched one earns some. So a program that touches its operands whole pays for a few chunks once.
 // Operands of one size are taken to be alike until their own chunks say otherwise.
 //
 // The state of a chunk lies in Chunk (touch); all else lies here. Not thread-safe: the device's lock
@@ -26,7 +26,7 @@
 namespace sluice::policy {
 
 struct TouchStats {
-  uint64_t samples = 0, touched = 0, untouched = 0;  // chunks that were tried, and what was found
+  uint64_t samples = 0, touched = 0, untouched = 0;  // chunks that were tried, and the findings
   uint64_t late = 0;                                 // untouched chunks that launches touched later
 };
 
