@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the chart gives and closes: readers of metrics, driver limits, policy. Needs helm; skips as the chart's others."""
+"""What the chart opens and closes: metrics, driver limits, policy. Needs helm; skips as the other chart tests do."""
 
 import pathlib
 import sys

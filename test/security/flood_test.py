@@ -73,7 +73,8 @@ while True:
 gpu = (UUID % 0).encode().ljust(48, b"\\0")
 held = [open_() for _ in range(300)]
 frames = [frame(PONG), frame(MEMORY_REQUEST, gpu + struct.pack("<QQ", 1, 1 << 62)),
-          frame(MEMORY_REQUEST, gpu + struct.pack("<QQ", 2, 0)), frame(PROCESSES_REQUEST, gpu + struct.pack("<QI", 3, 0)),
+          frame(MEMORY_REQUEST, gpu + struct.pack("<QQ", 2, 0)),
+          frame(PROCESSES_REQUEST, gpu + struct.pack("<QI", 3, 0)),
           token(TOKEN_REQUEST, 0), token(TOKEN_RELEASE, 0, 7), frame(TOKEN_GRANT, gpu)]
 ready()
 n = 0
