@@ -23,10 +23,13 @@ bool IsUid(std::string_view text) {
          std::ranges::all_of(text, [](char c) { return IsHex(c) || c == '-' || c == '_'; });
 }
 
-// "pod<uid>" (cgroupfs), or "kubepods[-burstable|-besteffort]-pod<uid>.slice" (systemd, where '_' stands for '-').
+// "pod<uid>" (cgroupfs), or "kubepods[-burstable|-besteffort]-pod<uid>.slice" (systemd, where '_' stands for '-'), with
+// the names of kubelet's own root (--cgroup-root) before it.
 std::string PodUid(std::string_view part) {
   if (part.ends_with(".slice")) {
-    if (!part.starts_with("kubepods")) return {};
+    const size_t kubepods = part.find("kubepods");
+    if (kubepods == std::string_view::npos || (kubepods > 0 && part[kubepods - 1] != '-')) return {};
+    part.remove_prefix(kubepods);
     const size_t at = part.find("-pod");
     if (at == std::string_view::npos) return {};
     part.remove_suffix(6);

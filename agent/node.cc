@@ -144,6 +144,7 @@ bool Node::AddAllocation(const AllocationSpec& spec, const std::map<std::string,
   a->live_text = live;
   a->live = settings::ParseAll(live, "").settings;
   a->ended.resize(spec.gpus.size());
+  a->link_users.resize(spec.gpus.size());
   a->leases.resize(spec.gpus.size());
   by_id_[spec.id] = a.get();
   Refresh(*a);

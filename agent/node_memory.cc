@@ -9,7 +9,7 @@ namespace sluice::agent {
 namespace {
 
 constexpr size_t kMaxObservers = 256;  // of one allocation
-constexpr size_t kMaxWaiting = 4096;   // requests after a restart
+constexpr size_t kMaxWaiting = 1024;   // requests of one allocation after a restart
 constexpr uint64_t kUseNs = 500 * kMs;
 
 }  // namespace
@@ -99,11 +99,13 @@ void Node::FillLease(const Session& s, size_t gpu, sluice_budget* budget) {
 
 void Node::MemoryRequest(Session& s, const sluice_memory& request, uint64_t now_ns) {
   if (s.phase != Session::Phase::kServed && s.phase != Session::Phase::kObserving) return;
+  Allocation& a = *s.allocation;
   if (request.missing_bytes > 0 && now_ns < recover_until_ns_) {
-    if (waiting_.size() < kMaxWaiting) waiting_.emplace_back(s.id, request);
+    if (a.waiting >= kMaxWaiting) return;
+    ++a.waiting;
+    waiting_.emplace_back(s.id, request);
     return;
   }
-  Allocation& a = *s.allocation;
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
     if (std::strncmp(request.uuid, a.spec.gpus[i].uuid.c_str(), sizeof(request.uuid)) != 0) continue;
     if (request.missing_bytes > 0) a.leases[i].Grant(Member(s.id, i), request.missing_bytes);
@@ -118,6 +120,7 @@ void Node::MemoryRequest(Session& s, const sluice_memory& request, uint64_t now_
 
 void Node::AnswerWaiting(uint64_t now_ns) {
   if (waiting_.empty() || now_ns < recover_until_ns_) return;
+  for (const auto& [group, a] : allocations_) a->waiting = 0;
   for (const auto& [session, request] : std::exchange(waiting_, {})) {
     const auto it = sessions_.find(session);
     if (it != sessions_.end()) MemoryRequest(*it->second, request, now_ns);

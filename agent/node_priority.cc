@@ -98,10 +98,12 @@ void Node::ShareLinks(uint64_t now_ns) {
       // While memory follows the token, its holder has the link.
       if (!config_.link_metered || (card.favored != 0 && !IsOpportunistic(*a))) continue;
       Bytes per_s = 0;
+      a->link_users[i] = 0;
       for (const SessionId id : a->sessions) {
         const Session& s = *sessions_.at(id);
-        if (s.phase == Session::Phase::kServed && !s.demand[i].Idle(now_ns, 5000 * kMs))
-          per_s = Sum(per_s, s.link[i].per_s);
+        if (s.phase != Session::Phase::kServed) continue;
+        if (s.link[i].per_s > 0) ++a->link_users[i];
+        if (!s.demand[i].Idle(now_ns, 5000 * kMs)) per_s = Sum(per_s, s.link[i].per_s);
       }
       card.link.Use(group, per_s);
       members[&card].push_back({group, Percent(*a, i), IsOpportunistic(*a)});
@@ -118,15 +120,13 @@ void Node::ShareLinks(uint64_t now_ns) {
   }
 }
 
-// Of a container's share each of its processes that uses the link has an equal part.
+// Of a container's share each of its processes that uses the link has an equal part. Each budget carries it, so that it
+// must not walk over the processes.
 uint64_t Node::LinkRate(const Session& s, size_t gpu) const {
   const Allocation& a = *s.allocation;
   const Bytes rate = cards_.at(a.spec.gpus[gpu].uuid)->link.Rate(a.group);
-  const auto users = std::ranges::count_if(a.sessions, [&](SessionId id) {
-    const Session& other = *sessions_.at(id);
-    return other.phase == Session::Phase::kServed && (&other == &s || other.link[gpu].per_s > 0);
-  });
-  return rate == 0 ? 0 : std::max<Bytes>(rate / static_cast<uint64_t>(std::max<int64_t>(users, 1)), 1);
+  const uint64_t users = a.link_users[gpu] + (s.link[gpu].per_s > 0 ? 0 : 1);
+  return rate == 0 ? 0 : std::max<Bytes>(rate / std::max<uint64_t>(users, 1), 1);
 }
 
 }  // namespace sluice::agent

@@ -37,11 +37,13 @@ struct Node::Allocation {
   std::set<SessionId> sessions;
   std::set<SessionId> observers;  // connections that only look; no part of `sessions`
   std::vector<Leases> leases;     // one a GPU
+  size_t waiting = 0;             // its requests for memory that wait for others to return
   std::vector<int64_t> unhooked;
   std::vector<sluice_gpu_counters> ended;
-  std::vector<DayPeak> peaks;  // of the working set, one a GPU
-  std::string held;            // the reason why its launches wait; empty: they do not
-  uint64_t held_ns = 0;        // since when; 0: it does not wait
+  std::vector<uint64_t> link_users;  // processes that used each GPU's link, as the last plan of the links counted them
+  std::vector<DayPeak> peaks;        // of the working set, one a GPU
+  std::string held;                  // the reason why its launches wait; empty: they do not
+  uint64_t held_ns = 0;              // since when; 0: it does not wait
   bool held_told = false;
   Park park;
   uint64_t used_ns = 0;  // last time with a process, or when first seen; 0: no tick has seen it yet

@@ -21,8 +21,11 @@ TEST_CASE("containers are known by every runtime's and driver's form of cgroup")
   CHECK(ContainerOf("0::/kubepods.slice/kubepods-burstable.slice/" + slice + "/cri-containerd-" + kId + ".scope\n") ==
         Pod(kId));
   CHECK(ContainerOf("0::/kubepods.slice/" + slice + "/crio-" + kId + ".scope/container/init.scope\n") == Pod(kId));
-  CHECK(ContainerOf("0::/kubelet.slice/kubelet-kubepods.slice/x/kubepods-pod" + std::string(kUidUnderscored) +
-                    ".slice/docker-" + kId + ".scope\n") == Pod(kId));
+  // kubelet's --cgroup-root with systemd, as kind has it
+  CHECK(ContainerOf("0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-" + slice +
+                    "/cri-containerd-" + kId + ".scope\n") == Pod(kId));
+  CHECK(ContainerOf("0::/../../a-b-kubepods-pod" + std::string(kUidUnderscored) + ".slice/docker-" + kId +
+                    ".scope\n") == Pod(kId));
   // cgroupfs, version 1 with several hierarchies
   CHECK(ContainerOf("9:name=systemd:/\n8:pids:/kubepods/besteffort/pod" + std::string(kUid) + "/" + kId + "\n0::/\n") ==
         Pod(kId));
@@ -52,7 +55,8 @@ TEST_CASE("the path of a container's cgroup ends with the container") {
 
 TEST_CASE("processes of the node are in no container") {
   for (const char* text : {"", "0::/\n", "0::/init.scope\n", "0::/system.slice/sshd.service\n", "garbage",
-                           "0::/podman\n/pod/\n", "::", "1:a:/docker/short\n", "0::/poduser!/x\n"}) {
+                           "0::/podman\n/pod/\n", "::", "1:a:/docker/short\n", "0::/poduser!/x\n",
+                           "0::/mykubepods-pod0f3a2b4c_1111_2222_3333_444455556666.slice/x\n"}) {
     CAPTURE(text);
     CHECK(ContainerOf(text).empty());
   }

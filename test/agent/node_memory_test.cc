@@ -125,6 +125,32 @@ TEST_CASE("after a restart no bytes are given until the others had time to retur
   CHECK(!w.Charge(2, 1));
 }
 
+TEST_CASE("requests of one container after a restart take no room of another's") {
+  Rig w;
+  w.Allocate("one", 50);
+  w.Allocate("two", 50);
+  w.Limit("two", "3Gi");
+  w.node.RecoverUntil(w.now + kSec);
+  for (SessionId s = 1; s <= 2; ++s) {
+    w.pages[s].magic = SLUICE_WIRE_MAGIC;
+    w.Attach(s, s == 1 ? "one" : "two", SLUICE_HELLO_RETURNING);
+    sluice_frame pong = FrameOf(SLUICE_PONG);
+    w.node.Received(s, &pong, sizeof(pong), w.now);
+  }
+  for (int i = 0; i < 20000; ++i) w.Ask(1, kGiB);
+  w.Ask(2, kGiB);
+  const uint64_t wanted = w.asked;
+  w.Pass(kSec + 1);
+  REQUIRE(LastMemory(w, 2) != nullptr);
+  CHECK(LastMemory(w, 2)->id == wanted);
+  // Each restart counts anew.
+  w.node.RecoverUntil(w.now + kSec);
+  w.Ask(1, kGiB);
+  const uint64_t later = w.asked;
+  w.Pass(kSec + 1);
+  CHECK(LastMemory(w, 1)->id == later);
+}
+
 TEST_CASE("a returning process that does not answer has no lease, as its account is not known") {
   Rig w;
   w.Allocate("one", 50);

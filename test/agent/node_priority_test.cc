@@ -251,6 +251,35 @@ TEST_CASE("an opportunistic container has a small part of a link that others use
   CHECK(w.port.Budget(2)->link_bytes_per_s == 0);
 }
 
+TEST_CASE("a container's part of a link is split among its processes that use it") {
+  PriorityWorld w(Metered());
+  w.Allocate("owner", 50);
+  w.AllocateOpportunistic("guest", 50);
+  w.Attach(1, "owner");
+  for (SessionId s = 2; s <= 4; ++s) w.Attach(s, "guest");
+  const auto moves = [&](std::vector<SessionId> users) {
+    for (int i = 0; i < 60; ++i) {
+      for (SessionId s = 1; s <= 4; ++s) w.Works(s, kGiB);
+      w.pages[1].gpu[0].fetched_bytes += 250'000'000;
+      for (const SessionId s : users) w.pages[s].gpu[0].evicted_bytes += 2'000'000'000 / users.size();
+      w.Pass(100 * kMillisecond);
+    }
+    return w.port.Budget(2)->link_bytes_per_s;
+  };
+  const Bytes alone = moves({2});
+  CHECK(alone > 6'000'000'000);
+  CHECK(w.port.Budget(4)->link_bytes_per_s <= alone / 2 + 1);  // one that begins finds the others at work
+  w.node.ApplyLive("guest", {{"memory-factor", "70"}});        // each gets a budget
+  w.node.Settle();
+  moves({2, 3});
+  w.node.ApplyLive("guest", {{"memory-factor", "80"}});
+  w.node.Settle();
+  CHECK(w.port.Budget(2)->link_bytes_per_s == w.port.Budget(3)->link_bytes_per_s);
+  CHECK(w.port.Budget(2)->link_bytes_per_s < alone * 6 / 10);
+  CHECK(w.port.Budget(2)->link_bytes_per_s > alone * 4 / 10);
+  CHECK(w.port.Budget(4)->link_bytes_per_s < alone * 4 / 10);
+}
+
 TEST_CASE("shares of a full link follow the weights, and none is metered below its use of an idle one") {
   LinkShares link;
   link.SetCapacity(20'000'000'000, true);

@@ -42,6 +42,7 @@ class Privileges(unittest.TestCase):
                 "/var/lib/kubelet/device-plugins",
                 "/var/lib/kubelet/pod-resources",
                 "/var/lib/kubelet/pods",
+                "/sys/fs/cgroup",
             },
         )
         # The token is the agent's alone.

@@ -31,6 +31,8 @@ EXPECTED = {
     "/var/lib/sluice/alloc/pod-1764100000-00aa": CONTAINER,
     "/var/lib/sluice/alloc/pod-1764100000-00aa/allocation.json": CONTAINER,
     "/var/lib/sluice/alloc/pod-1764100000-00aa/agent.sock": CONTAINER,
+    "/var/lib/sluice/alloc/claim-0f3a2b4c-1111-2222-3333-444455556666": CONTAINER,  # by DRA
+    "/var/lib/sluice/alloc/claim-0f3a2b4c-1111-2222-3333-444455556666/agent.sock": CONTAINER,
     "/var/lib/sluice/alloc/run-7": LIB,  # `sluice run`, outside of containers
     "/var/lib/sluice-other": LIB,
 }

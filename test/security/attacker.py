@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "agent"))
 
 from agent_rig import FRAME, MAGIC, UUID, Skipped
 
-HELLO, TOKEN_REQUEST, TOKEN_RELEASE = 1, 5, 8
+HELLO, TOKEN_REQUEST, TOKEN_GRANT, TOKEN_RELEASE, PONG, MEMORY_REQUEST, PROCESSES_REQUEST = 1, 5, 6, 8, 11, 12, 14
 HIERARCHIES = ("pids", "unified", "")  # cgroup v1, hybrid, v2
 _made = []
 

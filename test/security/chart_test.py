@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Readers of the agent's metrics, by the chart. Needs helm; skips as the chart's other tests do."""
+"""What the chart opens and closes: metrics, driver limits, policy. Needs helm; skips as the other chart tests do."""
 
 import pathlib
 import sys
@@ -19,6 +19,43 @@ def agent(*settings):
 
 def configuration(*settings):
     return yaml.safe_load(one(render(*settings), "ConfigMap", "sluice")["data"]["agent.yaml"])
+
+
+class DriverLimits(unittest.TestCase):
+    """The driver's limits (615 and later) are set for cgroups, which the agent finds in the host's tree alone."""
+
+    def test_the_agent_alone_reads_the_hosts_cgroups(self):
+        pod = node_pod()
+        volume = next(v for v in pod["volumes"] if v["name"] == "cgroups")
+        self.assertEqual(volume["hostPath"], {"path": "/sys/fs/cgroup", "type": "Directory"})
+        mounts = {c["name"]: m for c in containers(pod) for m in c["volumeMounts"] if m["name"] == "cgroups"}
+        # Where the agent looks (attestation.cgroup_root): its default.
+        self.assertEqual(mounts, {"agent": {"name": "cgroups", "mountPath": "/sys/fs/cgroup", "readOnly": True}})
+        self.assertIs(configuration()["attestation"]["driver_limits"], True)
+        self.assertNotIn("cgroup_root", configuration()["attestation"])
+
+    def test_without_them_nothing_of_the_host_is_mounted(self):
+        off = "agent.driverLimits=false"
+        pod = node_pod(off)
+        self.assertNotIn("cgroups", [v["name"] for v in pod["volumes"]])
+        self.assertNotIn("cgroups", [m["name"] for c in containers(pod) for m in c["volumeMounts"]])
+        self.assertIs(configuration(off)["attestation"]["driver_limits"], False)
+
+
+class Policy(unittest.TestCase):
+    def test_kubelets_folders_are_protected_wherever_they_are(self):
+        def paths(*settings):
+            return yaml.safe_load(one(render(*settings), "ConfigMap", "sluice")["data"]["webhook.yaml"])["nodePaths"]
+
+        self.assertEqual(paths(), ["/var/lib/sluice", "/run/sluice", "/var/lib/kubelet"])
+        self.assertIn("/data/kubelet", paths("kubelet.rootDir=/data/kubelet"))
+
+    def test_containers_that_are_added_to_a_running_pod_are_judged(self):
+        webhooks = one(render(), "ValidatingWebhookConfiguration", "sluice")["webhooks"]
+        added = next(w for w in webhooks if w["name"] == "ephemeral.sluice.dev")
+        self.assertEqual(added["rules"][0]["resources"], ["pods/ephemeralcontainers"])
+        self.assertEqual(added["rules"][0]["operations"], ["UPDATE"])
+        self.assertIn("sluice.dev/injected", added["matchConditions"][0]["expression"])
 
 
 class Metrics(unittest.TestCase):

@@ -39,10 +39,9 @@ def hello_without_a_hook_is_unproven_and_then_not_hooked(a):
     p.stdin.close()
     try:
         wait_for("HELLO", lambda: a.allocation("one")["processes"])
-        said = time.monotonic()
         show(a, p.pid)
+        shown = time.time() * 1e3
         wait_for("unproven", lambda: state(a) == "unproven")
-        assert time.monotonic() - said < 7, time.monotonic() - said
         one = a.allocation("one")
         assert "its hook has written nothing since it connected" in one["hook_reason"], one
         assert one["processes"][0]["proof"] == "unproven", one
@@ -52,6 +51,9 @@ def hello_without_a_hook_is_unproven_and_then_not_hooked(a):
         doctor = a.cli("doctor", check=False, env={"SLUICE_RUN_DIR": str(a.dir / "run")}.items()).stdout
         assert "its hook has written nothing" in doctor, doctor
         wait_for("not hooked", lambda: state(a) == "not hooked", 20)  # on_not_hooked applies to it
+        # By the agent's clock: on a busy machine the tools themselves take seconds.
+        said, doubted = [int(a.events(kind)[0]["unix_ms"]) for kind in ("attached", "unproven")]
+        assert doubted - max(said, shown) < 7000, (said, shown, doubted)
     finally:
         p.kill()
         p.wait()

@@ -68,6 +68,37 @@ while True:
         try: s.send(notice, socket.MSG_DONTWAIT)
         except OSError: pass
 """,
+    # Every kind of frame that a process may send, and one that no process does.
+    "kinds": """
+gpu = (UUID % 0).encode().ljust(48, b"\\0")
+held = [open_() for _ in range(300)]
+frames = [frame(PONG), frame(MEMORY_REQUEST, gpu + struct.pack("<QQ", 1, 1 << 62)),
+          frame(MEMORY_REQUEST, gpu + struct.pack("<QQ", 2, 0)),
+          frame(PROCESSES_REQUEST, gpu + struct.pack("<QI", 3, 0)),
+          token(TOKEN_REQUEST, 0), token(TOKEN_RELEASE, 0, 7), frame(TOKEN_GRANT, gpu)]
+ready()
+n = 0
+while True:
+    for i, s in enumerate(held):
+        n += 1
+        # One connection at a time ends by the last kind; another takes its place.
+        try: s.send(frames[-1 if n % 500 == 0 else n % (len(frames) - 1)], socket.MSG_DONTWAIT)
+        except BlockingIOError: pass
+        except OSError:
+            try: held[i] = open_()
+            except OSError: pass
+""",
+    # Short connections of several processes at once, that call themselves returning, observers, or both.
+    "crowd": """
+ready()
+for _ in range(7):
+    if os.fork() == 0: break
+n = 0
+while os.getppid() != 1:
+    n += 1
+    try: s = open_(False); s.send(hello(flags=n % 4)); s.send(frame(PONG)); s.close()
+    except OSError: time.sleep(0.001)
+""",
     "oversized": """
 big = b"x" * 100000
 ready()
@@ -84,13 +115,18 @@ while True:
 def attack(name, sock):
     code = HEAD % (sys.path[:2], sys.argv[1:3]) + ATTACKS[name]
     # Of lower priority: the agent's turns are judged, not the machine's number of processors.
-    p = subprocess.Popen(["nice", "-n", "10", sys.executable, "-c", code, str(sock)], stdout=subprocess.PIPE, text=True)
+    p = subprocess.Popen(
+        ["nice", "-n", "10", sys.executable, "-c", code, str(sock)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         assert p.stdout.readline() == "ready\n", name
         yield
         assert p.poll() is None, f"the attack {name} ended"
     finally:
-        p.kill()
+        os.killpg(p.pid, signal.SIGKILL)
         p.wait()
 
 
@@ -198,6 +234,16 @@ def a_flood_of_notices(a):
 @test(config=CONFIG, gpus=2)
 def a_flood_of_oversized_frames(a):
     flooded(a, "oversized", ("events",))
+
+
+@test(config=CONFIG, gpus=2)
+def a_flood_of_all_kinds_of_frames(a):
+    flooded(a, "kinds", ())
+
+
+@test(config=CONFIG, gpus=2)
+def a_flood_of_short_connections_from_many_processes(a):
+    flooded(a, "crowd", ("connects",))
 
 
 @test(gpus=2)

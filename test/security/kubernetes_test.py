@@ -18,7 +18,7 @@ import time
 from attacker import pod_cgroup
 from fake_api import FakeApi
 
-from agent_rig import HERE, UUID, metrics_port, read_metrics, run, test, wait_for  # isort: skip
+from agent_rig import HERE, UUID, at_once, metrics_port, read_metrics, run, test, wait_for  # isort: skip
 
 UID = "0f3a2b4c-0000-0000-0000-%012d"
 
@@ -127,11 +127,14 @@ def processes_on_gpus_of_others_are_reported_within_two_seconds(a, node):
     own = node.process(1, HERE / "fake_hook", a.dir / "alloc/pod-own/agent.sock")
     wait_for("the hook", lambda: a.allocation("pod-own")["processes"])
     strays, guest, system = [node.process(n, "sleep", "60") for n in (2, 3, 4)]
-    begin = time.monotonic()
+    at_once(a.p.pid)
+    begin = time.time() * 1e3
     (a.dir / "gpu-processes").write_text(f"{own.pid} {strays.pid}@1 {guest.pid}@1 {system.pid}@1\n")
     want = {("strays", UUID % 1), ("guest", UUID % 1)}
     wait_for("both", lambda: foreign(a) == want)
-    assert time.monotonic() - begin < 2, time.monotonic() - begin
+    # By the agent's clock: on a busy machine the tools themselves take seconds.
+    told = [int(e["unix_ms"]) - begin for e in a.events("foreign card")]
+    assert len(told) == 2 and max(told) < 2000, told
     for pod in ("strays", "guest"):
         wait_for("Events on " + pod, lambda p=pod: {"SluiceForeignCard", "SluiceEvicted"} <= set(node.api.reasons(p)))
     wait_for("two deletions", lambda: len(node.api.deleted) == 2)

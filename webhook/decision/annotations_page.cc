@@ -113,8 +113,9 @@ so: `runtimeClassName` of a pod that has none, and `schedulerName` of a pod that
   images. Remedy: write the image's value into the pod's `env`; the webhook then puts sluice's library in front of it.
 - `SLUICE_*` variables that contradict the annotations are denied by name. `SLUICE_SOCKET`, `SLUICE_ENGINE` and
   `SLUICE_DISABLE` belong to the allocation.
-- `NVIDIA_VISIBLE_DEVICES` of a container with a share is removed, since the share gives the GPU. In the pod's other containers
-  it becomes `void`.
+- `NVIDIA_VISIBLE_DEVICES` of a container with a share is removed, since the share gives the GPU. The pod's other containers get
+  `void`, whatever the pod, the image or `envFrom` says. Containers with a share and `envFrom` get it as well, except with NVIDIA's
+  runtime.
 - `sluice.dev/inject: "false"` leaves a pod alone, whatever its other annotations say. Beside a request for the resource it is
   denied.
 - A pod that is copied (by kubectl's `debug --copy-to`), restored from a backup or applied again is taken as it was: the webhook's

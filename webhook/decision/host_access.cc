@@ -12,9 +12,21 @@ namespace {
 
 // NVIDIA's runtime can also take GPUs from the names of mounts in this folder.
 constexpr std::string_view kDeviceMounts = "/run/nvidia-container-devices";
-constexpr std::string_view kCapabilities[] = {"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO"};
+// A process with one of them can give itself every device of the node.
+constexpr std::string_view kNodeCapabilities[] = {"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO"};
+// A process with one of them can read files of the node, other processes, or the kernel's memory.
+constexpr std::string_view kReadingCapabilities[] = {"BPF", "DAC_READ_SEARCH", "PERFMON", "SYS_PTRACE"};
+// NVIDIA's runtime and plugins of the container runtime (NRI) take devices from annotations of these domains.
+constexpr std::string_view kDeviceDomains[] = {"cdi.k8s.io", "cdi-devices.nri.io", "cdi-devices.noderesource.dev",
+                                               "devices.nri.io", "devices.noderesource.dev"};
+// Links of every node.
+constexpr std::pair<std::string_view, std::string_view> kLinks[] = {{"/var/run", "/run"}, {"/dev/fd", "/proc/self/fd"}};
 
-// The path without empty parts, "." and "..", and with /run for /var/run, which is a link to it.
+bool IsBelow(std::string_view path, std::string_view folder) {
+  return path.size() > folder.size() && path.starts_with(folder) && (folder == "/" || path[folder.size()] == '/');
+}
+
+// The path without empty parts, "." and "..", and with the targets of links.
 std::string Normalize(std::string_view path) {
   std::vector<std::string_view> parts;
   while (!path.empty()) {
@@ -28,14 +40,12 @@ std::string Normalize(std::string_view path) {
       parts.pop_back();
     }
   }
-  if (parts.size() > 1 && parts[0] == "var" && parts[1] == "run") parts.erase(parts.begin());
   std::string out;
   for (const std::string_view part : parts) out += "/" + std::string(part);
+  for (const auto& [link, target] : kLinks) {
+    if (out == link || IsBelow(out, link)) out.replace(0, link.size(), target);
+  }
   return out.empty() ? "/" : out;
-}
-
-bool IsBelow(std::string_view path, std::string_view folder) {
-  return path.size() > folder.size() && path.starts_with(folder) && (folder == "/" || path[folder.size()] == '/');
 }
 
 // The entry of the setting that the host's path contains, is, or lies below; empty: none.
@@ -62,13 +72,16 @@ class HostAccess {
       : view_(view), input_(input), findings_(findings) {}
 
   void Run() {
-    for (const Container& c : view_.containers) {
-      if (findings_.IsFull()) return;
-      CheckSecurity(c);
-      CheckMounts(c);
-    }
+    for (const Container& c : view_.containers) CheckContainer(c);
+    CheckAnnotations();
     CheckNamespace("hostPID", "the pod sees the processes of all containers of the node");
     CheckNamespace("hostIPC", "the pod sees the shared memory of all containers of the node");
+  }
+
+  void CheckContainer(const Container& c) {
+    if (findings_.IsFull()) return;
+    CheckSecurity(c);
+    CheckMounts(c);
   }
 
  private:
@@ -88,18 +101,45 @@ class HostAccess {
             "' reaches every GPU of the node, not only the pod's share; accepted: false");
       return;
     }
-    const Json* capabilities = Member(*security, "capabilities");
+    const Json* host_users = Member(*view_.spec, "hostUsers");
+    if (Text(*security, "procMount") == "Unmasked" && (host_users == nullptr || *host_users != false)) {
+      React(c.field + ".securityContext.procMount: container '" + c.name +
+            "' may write settings of the node's kernel; accepted: Default, or spec.hostUsers: false");
+    }
+    CheckCapabilities(c, *security);
+  }
+
+  void CheckCapabilities(const Container& c, const Json& security) {
+    const Json* capabilities = Member(security, "capabilities");
     const Json* added = capabilities == nullptr ? nullptr : List(*capabilities, "add");
-    if (added == nullptr || input_.config.privileged == Reaction::kAllow) return;
+    if (added == nullptr) return;
     for (const Json& item : *added) {
       if (!item.is_string()) continue;
       std::string name = item;
       for (char& letter : name) letter = static_cast<char>(letter >= 'a' && letter <= 'z' ? letter - 32 : letter);
       if (name.starts_with("CAP_")) name.erase(0, 4);
-      if (std::find(std::begin(kCapabilities), std::end(kCapabilities), name) == std::end(kCapabilities)) continue;
-      findings_.Warn(Rule::kWarnCapability, "container " + c.name + " has the capability " + name +
-                                                ", with which a process can leave its share of a GPU");
-      return;
+      if (std::ranges::find(kNodeCapabilities, name) != std::end(kNodeCapabilities)) {
+        React(c.field + ".securityContext.capabilities.add: with " + name + " container '" + c.name +
+              "' reaches every GPU of the node, not only the pod's share; accepted: no such capability");
+      } else if (std::ranges::find(kReadingCapabilities, name) != std::end(kReadingCapabilities) &&
+                 input_.config.privileged != Reaction::kAllow) {
+        findings_.Warn(Rule::kWarnCapability, "container " + c.name + " has the capability " + name +
+                                                  ", with which a process can leave its share of a GPU");
+      }
+    }
+  }
+
+  // Annotations that ask the container runtime for devices.
+  void CheckAnnotations() {
+    if (view_.annotations == nullptr) return;
+    for (const auto& [key, value] : view_.annotations->items()) {
+      const std::string_view domain = std::string_view(key).substr(0, key.find('/'));
+      const bool asks = std::ranges::any_of(kDeviceDomains, [&](std::string_view d) {
+        return domain == d || (domain.ends_with(d) && domain[domain.size() - d.size() - 1] == '.');
+      });
+      if (!asks) continue;
+      React("metadata.annotations: '" + key.substr(0, 80) +
+            "' asks the container runtime for devices beside a share of a GPU; accepted: no such annotation");
     }
   }
 
@@ -179,6 +219,19 @@ void CheckHostAccess(const PodView& view, const Input& input, Findings& findings
   HostAccess(view, input, findings).Run();
 }
 
+void CheckEphemeral(const PodView& view, const Container& c, const Input& input, Findings& findings) {
+  HostAccess(view, input, findings).CheckContainer(c);
+  ForEachVisibleDevices(c, [&](size_t index, const Json& variable) {
+    if (!AsksForDevices(variable)) return;
+    findings.React(input.config.privileged, Rule::kPrivileged,
+                   c.field + ".env[" + std::to_string(index) + "]: container '" + c.name + "' asks for GPUs by " +
+                       std::string(kVisibleDevices) + " = " + ValueForPeople(variable) +
+                       " in a pod with a share; accepted: void");
+  });
+}
+
+std::string NoDevices() { return R"({"name":")" + std::string(kVisibleDevices) + R"(","value":"void"})"; }
+
 bool AsksForDevices(const Json& variable) {
   if (Member(variable, "valueFrom") != nullptr) return true;
   const std::string_view value = Text(variable, "value");
@@ -190,18 +243,26 @@ void HideDevices(const Container& c, const Input& input, Findings& findings, Pat
   if (!findings.IsEnabled(Rule::kHideDevices)) return;
   const bool has_other = !OtherGpuOf(c).empty();  // the variable of its device plugin holds
   std::vector<size_t> removed;
+  bool has_variable = false;
   ForEachVisibleDevices(c, [&](size_t index, const Json& variable) {
+    has_variable = true;
     if (!AsksForDevices(variable)) return;
     findings.Warn(Rule::kHideDevices, "container " + c.name + " has no share: " + ValueForPeople(variable) + " for " +
                                           std::string(kVisibleDevices) + " is replaced, and it sees no GPU by it");
     if (has_other) {
       removed.push_back(index);
     } else {
-      patch.Replace(c.pointer + "/env", std::to_string(index),
-                    R"({"name":")" + std::string(kVisibleDevices) + R"(","value":"void"})");
+      patch.Replace(c.pointer + "/env", std::to_string(index), NoDevices());
     }
   });
   for (auto index = removed.rbegin(); index != removed.rend(); ++index) patch.Remove(c.pointer + "/env", *index);
+  if (has_variable || has_other) return;
+  // The image or envFrom may set it. A variable of the pod goes before both.
+  if (Member(*c.json, "env") == nullptr) {
+    patch.Add(c.pointer, "env", "[" + NoDevices() + "]");
+  } else {
+    patch.Add(c.pointer + "/env", "-", NoDevices());
+  }
 }
 
 void CheckVisibleDevices(const PodView& view, const Input& input, Findings& findings) {

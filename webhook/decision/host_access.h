@@ -3,6 +3,7 @@
 #ifndef SLUICE_WEBHOOK_DECISION_HOST_ACCESS_H_
 #define SLUICE_WEBHOOK_DECISION_HOST_ACCESS_H_
 
+#include <string>
 #include <string_view>
 
 #include "webhook/decision/findings.h"
@@ -17,6 +18,13 @@ inline constexpr std::string_view kVisibleDevices = "NVIDIA_VISIBLE_DEVICES";
 // Reacts to privileged containers, host folders and host namespaces of a pod with a share, as the setting `privileged`
 // says.
 void CheckHostAccess(const PodView& view, const Input& input, Findings& findings);
+
+// The same for an ephemeral container that is added to a running pod with a share. Its NVIDIA_VISIBLE_DEVICES counts
+// too.
+void CheckEphemeral(const PodView& view, const Container& c, const Input& input, Findings& findings);
+
+// The entry of a container's env with which NVIDIA's runtime gives it no GPU.
+std::string NoDevices();
 
 // Whether this variable asks for GPUs. A value that the webhook does not see counts as such.
 bool AsksForDevices(const Json& variable);

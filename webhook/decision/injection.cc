@@ -98,15 +98,22 @@ std::string MergePreload(std::string_view old) {
   return old.empty() ? std::string(kShim) : std::string(kShim) + ":" + std::string(old);
 }
 
+// A container's variables from ConfigMaps and Secrets, which the webhook does not see.
+bool HasUnseenVariables(const Container& c) {
+  const Json* env_from = Member(*c.json, "envFrom");
+  return env_from != nullptr && !env_from->empty();
+}
+
 // The kubelet puts the pod's variables over the device plugin's, which names the GPU of the share.
-void RemoveVisibleDevices(const Container& c, const Json& env, Findings& findings, Patch& patch) {
-  if (!findings.IsEnabled(Rule::kOwnDevices)) return;
+void RemoveVisibleDevices(const Container& c, const Json& env, bool keeps_void, Findings& findings, Patch& patch) {
   for (size_t i = env.size(); i > 0; --i) {
     const Json& entry = env[i - 1];
     if (Text(entry, "name") != kVisibleDevices) continue;
     if (AsksForDevices(entry)) {
       findings.Warn(Rule::kOwnDevices, "container " + c.name + ": the pod's " + std::string(kVisibleDevices) +
                                            " is removed, because the share gives the GPU");
+    } else if (keeps_void) {
+      continue;
     }
     patch.Remove(c.pointer + "/env", i - 1);
   }
@@ -154,13 +161,21 @@ void InjectVariables(const RequestedShare& share, uint32_t percent, bool is_resi
                                                "system");
     }
   }
-  const Json* env_from = Member(*c.json, "envFrom");
-  if (!preload && env_from != nullptr && !env_from->empty()) {
-    findings.Warn(Rule::kWarnEnvFrom, "container " + c.name +
-                                          " uses envFrom: sluice's LD_PRELOAD replaces one that envFrom sets; set "
-                                          "LD_PRELOAD by env to keep both. NVIDIA_VISIBLE_DEVICES must not come "
-                                          "by envFrom");
+  // By NVIDIA's runtime the share's GPU comes as this variable, which only the device plugin knows.
+  const bool by_variable = input.config.driver_access == DriverAccess::kNvidiaRuntime;
+  const bool has_unseen = HasUnseenVariables(c);
+  if (has_unseen && (!preload || by_variable)) {
+    findings.Warn(
+        Rule::kWarnEnvFrom,
+        "container " + c.name + " uses envFrom" +
+            (preload ? std::string()
+                     : ": sluice's LD_PRELOAD replaces one that envFrom sets; set LD_PRELOAD by env to keep "
+                       "both") +
+            (by_variable ? (preload ? ": " : ". ") + std::string(kVisibleDevices) + " must not come by envFrom"
+                         : std::string()));
   }
+  const bool hides_unseen = has_unseen && !by_variable && input.mode != Mode::kUpdate &&
+                            input.config.privileged != Reaction::kAllow && findings.IsEnabled(Rule::kOwnDevices);
 
   std::vector<std::string> added;  // JSON of each new variable
   const auto variable = [](std::string_view name, std::string_view value) {
@@ -186,6 +201,10 @@ void InjectVariables(const RequestedShare& share, uint32_t percent, bool is_resi
     if (std::find(present.begin(), present.end(), k.variable) != present.end()) continue;
     added.push_back(variable(k.variable, value->second));
   }
+  const bool has_void = env != nullptr && std::ranges::any_of(*env, [](const Json& entry) {
+                          return Text(entry, "name") == kVisibleDevices && !AsksForDevices(entry);
+                        });
+  if (hides_unseen && !has_void) added.push_back(NoDevices());
   if (env == nullptr) {
     if (added.empty()) return;
     std::string list = "[";
@@ -195,7 +214,9 @@ void InjectVariables(const RequestedShare& share, uint32_t percent, bool is_resi
   }
   const std::string pointer = c.pointer + "/env";
   for (const std::string& entry : added) patch.Add(pointer, "-", entry);
-  if (input.mode != Mode::kUpdate) RemoveVisibleDevices(c, *env, findings, patch);
+  if (input.mode != Mode::kUpdate && findings.IsEnabled(Rule::kOwnDevices)) {
+    RemoveVisibleDevices(c, *env, hides_unseen, findings, patch);
+  }
 }
 
 void InjectResource(const RequestedShare& share, uint32_t percent, Findings& findings, Patch& patch) {

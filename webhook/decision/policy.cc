@@ -168,14 +168,17 @@ std::string NeedsDecisionCel(const std::string& at, bool aliases) {
          AnyContainerCel(at, sets_devices) + ")";
 }
 
+std::string InjectedCel() {
+  return HasAnnotations("object") + " && '" SLUICE_DOMAIN "/" SLUICE_KEY_INJECTED "' in object.metadata.annotations";
+}
+
 std::string HandledCel() {
   const std::string library = "(!" + RequestsResourceCel("c") +
                               " || (has(c.env) && c.env.exists(e, e.name == 'LD_PRELOAD' && has(e.value) && "
                               "e.value.startsWith('" SLUICE_CONTAINER_SHIM "'))))";
-  return HasAnnotations("object") +
-         " && '" SLUICE_DOMAIN "/" SLUICE_KEY_INJECTED "' in object.metadata.annotations && !('" SLUICE_DOMAIN
-         "/" SLUICE_KEY_PLACEMENT "' in object.metadata.annotations) && !('" SLUICE_DOMAIN "/" SLUICE_KEY_GRANTED
-         "' in object.metadata.annotations) && object.spec.containers.all(c, " +
+  return InjectedCel() +
+         " && !('" SLUICE_DOMAIN "/" SLUICE_KEY_PLACEMENT "' in object.metadata.annotations) && !('" SLUICE_DOMAIN
+         "/" SLUICE_KEY_GRANTED "' in object.metadata.annotations) && object.spec.containers.all(c, " +
          library + ") && (!has(object.spec.initContainers) || object.spec.initContainers.all(c, " + library + "))";
 }
 
@@ -213,6 +216,7 @@ Json PolicyConditions() {
     set["cronJob"] = TemplateCel(".spec.jobTemplate.spec.template", aliases);
   }
   out["handled"] = HandledCel();
+  out["injected"] = InjectedCel();
   out["reapplied"] = ReappliedCel();
   out["workloadChanged"] = WorkloadChangedCel();
   out["workloadSpecChanged"] = WorkloadSpecChangedCel();
@@ -237,6 +241,8 @@ std::vector<Json> PolicyManifests(const PolicyOptions& o) {
   const auto changed = Json::array({Condition("sluice-keys-changed", KeysChangedCel("", o.aliases))});
   validating["webhooks"] = Json::array(
       {Webhook(o, "pods.sluice.dev", "/validate", Rules({"UPDATE"}, "", {"pods"}), changed, "Ignore"),
+       Webhook(o, "ephemeral.sluice.dev", "/validate", Rules({"UPDATE"}, "", {"pods/ephemeralcontainers"}),
+               Json::array({Condition("has-share", InjectedCel())}), "Ignore"),
        Webhook(o, "template.sluice.dev", "/validate",
                Rules({"CREATE", "UPDATE"}, "apps", {"deployments", "statefulsets", "daemonsets", "replicasets"}),
                Json::array({Condition("concerns-sluice", TemplateCel(".spec.template", o.aliases))}), "Ignore"),

@@ -14,6 +14,8 @@ namespace sluice::webhook {
 std::string ConcernsSluiceCel(const std::string& at, bool aliases);
 std::string NeedsDecisionCel(const std::string& at, bool aliases);
 std::string HandledCel();
+// Whether the pod carries the marker of the webhook.
+std::string InjectedCel();
 // Whether an update of a pod that sluice handled changes its spec, as an apply of the user's own manifest does.
 std::string ReappliedCel();
 // Whether a workload of another project is new or has a new spec.

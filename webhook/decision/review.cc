@@ -155,12 +155,18 @@ Answer Mutate(const Request& r, const Config& config, const Nodes& nodes) {
 
 Answer Validate(const Request& r, const Config& config, const Nodes& nodes) {
   const bool update = r.operation == "UPDATE";
-  if ((!update && r.operation != "CREATE") || !r.sub_resource.empty()) return Allowed(r, Answer::Outcome::kNothing);
+  const bool is_pod = r.group.empty() && r.resource == "pods";
+  const bool is_ephemeral = is_pod && update && r.sub_resource == "ephemeralcontainers";
+  if ((!update && r.operation != "CREATE") || (!r.sub_resource.empty() && !is_ephemeral)) {
+    return Allowed(r, Answer::Outcome::kNothing);
+  }
   if (r.object == nullptr) return Bad("request.object is missing");
   if (update && r.old_object == nullptr) return Bad("request.oldObject is missing");
   const Input input{*r.object, r.name_space, config, nodes};
   ValidationResult j;
-  if (r.group.empty() && r.resource == "pods") {
+  if (is_ephemeral) {
+    j = ValidateEphemeral(*r.old_object, input);
+  } else if (is_pod) {
     j = update ? ValidateUpdate(*r.old_object, input, r.requester) : ValidateCreate(input);
   } else {
     j = ValidateTemplate(update ? r.old_object : nullptr, input);

@@ -7,6 +7,7 @@
 #include "common/settings/settings.h"
 #include "sluice/names.h"
 #include "webhook/decision/findings.h"
+#include "webhook/decision/host_access.h"
 #include "webhook/decision/marker.h"
 #include "webhook/decision/resize.h"
 #include "webhook/decision/resource_claim.h"
@@ -154,6 +155,29 @@ ValidationResult ValidateUpdate(const Json& old_pod, const Input& input, const R
   if (!needs_decision || !out.denials.empty()) return out;
   const Input running{input.pod, input.name_space, input.config, input.nodes, Mode::kUpdate, input.off, is_resize};
   Decision decision = Decide(running);
+  out.denials = std::move(decision.denials);
+  out.warnings = std::move(decision.warnings);
+  return out;
+}
+
+ValidationResult ValidateEphemeral(const Json& old_pod, const Input& input) {
+  ValidationResult out;
+  const auto& excluded = input.config.excluded_namespaces;
+  if (std::ranges::find(excluded, input.name_space) != excluded.end()) return out;
+  const PodView view = ViewPod(input.pod), before = ViewPod(old_pod);
+  Decision decision;
+  Findings findings(decision, input.off);
+  if (!view.error.empty()) findings.Deny(Rule::kMalformed, view.error);
+  if (view.error.empty() && view.annotations != nullptr && view.annotations->contains(kMarkerField)) {
+    for (const Container& c : view.containers) {
+      if (c.kind != ContainerKind::kEphemeral) continue;
+      // Containers that are there do not change. Without a list of them all are judged.
+      const bool is_new = !before.error.empty() || std::ranges::none_of(before.containers, [&](const Container& b) {
+        return b.kind == c.kind && b.name == c.name && *b.json == *c.json;
+      });
+      if (is_new) CheckEphemeral(view, c, input, findings);
+    }
+  }
   out.denials = std::move(decision.denials);
   out.warnings = std::move(decision.warnings);
   return out;

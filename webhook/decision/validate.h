@@ -27,6 +27,9 @@ struct Requester {
 // Checks an update of a pod: only changes of sluice's annotations count.
 ValidationResult ValidateUpdate(const Json& old_pod, const Input& input, const Requester& requester);
 
+// Checks the ephemeral containers that an update adds to a running pod. Only pods with a share count.
+ValidationResult ValidateEphemeral(const Json& old_pod, const Input& input);
+
 // The denial of a pod that requests a share and was not handled. Both the ValidatingAdmissionPolicy and /validate use
 // it.
 std::string_view NotHandledSentence();
