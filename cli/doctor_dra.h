@@ -1,4 +1,4 @@
-// The findings of `sluice doctor` about Dynamic Resource Allocation: what a node offers by ResourceSlices.
+// The findings of `sluice doctor` about Dynamic Resource Allocation: a node's offer by ResourceSlices.
 #ifndef SLUICE_CLI_DOCTOR_DRA_H_
 #define SLUICE_CLI_DOCTOR_DRA_H_
 

@@ -286,8 +286,10 @@ TEST_CASE("units that the device plugin's containers still hold are left out of 
 
 // A node offers its cards in one way at a time, and what runs keeps its units through each switch.
 TEST_CASE("a node that switches between device plugin and driver drains nothing and gives nothing out twice") {
-  DraRig rig(1, "collectSeconds: 1\ncollectGraceSeconds: 0\n");
-  PluginProcess plugin(rig.dir.path());
+  DraRig rig(1);
+  PluginProcess plugin(rig.dir.path());  // the same files, which its constructor writes anew
+  plugin.WriteCards(PluginProcess::Cards(1));
+  plugin.Configure("collectSeconds: 1\ncollectGraceSeconds: 0\n");
   FakeKubelet kubelet(rig.dir / "kubelet");
   kubelet.Start();
   plugin.Start();

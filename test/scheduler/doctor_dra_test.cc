@@ -50,7 +50,7 @@ const DraNode kServed{"a", {"GPU-1", "GPU-2"}, "0", true, "logs"};
 
 TEST_CASE("doctor: a node without DRA gets no line about it") {
   CHECK(Judge({}, {}, {"a", {"GPU-1"}, "100", std::nullopt}) == "");
-  CHECK(Judge({Slice({Device("GPU-1")})}, {Claim("a")}, {"b", {"GPU-1"}, "100", std::nullopt}) == "");
+  CHECK(Judge({Slice(Json::array({Device("GPU-1")}))}, {Claim("a")}, {"b", {"GPU-1"}, "100", std::nullopt}) == "");
 }
 
 TEST_CASE("doctor: what a driver's node offers") {
@@ -65,12 +65,13 @@ TEST_CASE("doctor: what a driver's node offers") {
         "BAD node a: 2 GPU(s), and no ResourceSlice of sluice.dev: the scheduler knows none of them\n");
   CHECK(Judge({Slice({Device("GPU-1", "xid"), Device("GPU-2")})}, {}, kServed) ==
         "warn node a: GPU GPU-1 gets no new claim: sluice.dev/unhealthy=xid\n");
-  CHECK(Judge({Slice({Device("GPU-1")})}, {}, kServed) == "warn node a: not in its ResourceSlice: GPU-2\n");
+  CHECK(Judge({Slice(Json::array({Device("GPU-1")}))}, {}, kServed) ==
+        "warn node a: not in its ResourceSlice: GPU-2\n");
   CHECK(Judge({Slice({Device("GPU-1"), Device("GPU-2"), Device("GPU-9")})}, {}, kServed) ==
         "BAD node a: its ResourceSlice is stale: it lists GPU-9, which the agent does not see\n");
   CHECK(Judge({Slice({Device("GPU-1", "", false), Device("GPU-2")})}, {}, kServed) ==
         "BAD node a: claims get whole cards: the API server drops allowMultipleAllocations\n");
-  CHECK(Judge({Slice(both, 4, 2), Slice({Device("GPU-9")}, 3)}, {}, kServed) ==
+  CHECK(Judge({Slice(both, 4, 2), Slice(Json::array({Device("GPU-9")}), 3)}, {}, kServed) ==
         "BAD node a: its pool of generation 4 is incomplete: 1 of 2 ResourceSlices\n");
 }
 

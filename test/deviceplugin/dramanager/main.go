@@ -15,6 +15,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -23,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"k8s.io/kubernetes/pkg/kubelet/cm/dra"
 )
 
 const (
@@ -54,7 +54,8 @@ type node struct {
 	kubelet   *kubelet
 	process   *process
 	pods      map[types.UID]*v1.Pod
-	shares    map[string]*share // by the claim's name
+	active    atomic.Pointer[[]*v1.Pod] // the same, for kubelet's own thread
+	shares    map[string]*share         // by the claim's name
 	unhealthy map[int]bool
 	counts    map[string]int
 	next      int
@@ -164,6 +165,7 @@ func (n *node) pod(shares ...*share) *v1.Pod {
 	}
 	pod.Spec.Containers = []v1.Container{container}
 	n.pods[pod.UID] = pod
+	n.publish()
 	return pod
 }
 
@@ -207,6 +209,7 @@ func (n *node) prepare(pod *v1.Pod) {
 func (n *node) end(pod *v1.Pod) {
 	n.reaching(func() error { return n.kubelet.dra.UnprepareResources(context.Background(), pod) })
 	delete(n.pods, pod.UID)
+	n.publish()
 	for _, claim := range pod.Spec.ResourceClaims {
 		s := n.shares[claim.Name]
 		s.object.Status.ReservedFor = slices.DeleteFunc(s.object.Status.ReservedFor,
@@ -405,6 +408,7 @@ func main() {
 	}
 	defer os.RemoveAll(dir)
 	n.setUp()
+	n.publish()
 	go serveAgents(n.path("alloc"))
 	n.startDriver()
 	n.restartKubelet()
@@ -420,12 +424,11 @@ func main() {
 	fmt.Println("ok:", *steps, "steps", n.counts)
 }
 
-var _ dra.ActivePodsFunc = (&node{}).activePods
-
-func (n *node) activePods() []*v1.Pod {
+// publish tells kubelet which pods are active: those that it does not know lose their claims after a minute.
+func (n *node) publish() {
 	out := make([]*v1.Pod, 0, len(n.pods))
 	for _, pod := range n.pods {
 		out = append(out, pod)
 	}
-	return out
+	n.active.Store(&out)
 }
