@@ -1,5 +1,6 @@
 #include "cli/cluster_doctor.h"
 
+#include <algorithm>
 #include <ctime>
 #include <future>
 #include <map>
@@ -8,6 +9,7 @@
 
 #include "cli/agent_connection.h"
 #include "cli/cluster_agents.h"
+#include "cli/doctor_dra.h"
 #include "cli/doctor_processes.h"
 #include "cli/report.h"
 #include "sluice/names.h"
@@ -22,6 +24,7 @@ using Json = nlohmann::json;
 struct Offer {
   std::string units;  // empty: none
   bool is_annotated = false;
+  std::optional<bool> driver_ready = {};  // of its DRA driver; nullopt: it runs none
 };
 using Offers = std::map<std::string, Offer>;  // by node
 
@@ -54,8 +57,18 @@ void ReportWebhook(ClusterReader& cluster, Report& report) {
   report.Ok("webhook: registered, " + std::to_string(ready) + " pod(s) ready");
 }
 
+// Reports what the node offers by DRA. True: this is all that it offers.
+bool ReportDra(const NodeAnswer& a, const Offer& offer, const DraCheck& dra, Report& report) {
+  DraNode node{
+      a.node, {}, offer.units, offer.driver_ready, "kubectl -n " + a.space + " logs " + a.pod + " -c dra-driver"};
+  for (const v1::Gpu& gpu : a.status.gpus()) node.gpus.push_back(gpu.uuid());
+  const std::vector<Finding> findings = dra.Judge(node);
+  report.Add(findings);
+  return offer.driver_ready.has_value() && !findings.empty();
+}
+
 // Compares the node's offer to the scheduler with its agent's GPUs.
-void ReportNode(const NodeAnswer& a, const std::optional<Offers>& offers, Report& report) {
+void ReportNode(const NodeAnswer& a, const std::optional<Offers>& offers, const DraCheck& dra, Report& report) {
   const std::string who = "node " + a.node + ": ";
   if (!a.error.empty()) return report.Bad(who + a.error, "kubectl -n " + a.space + " logs " + a.pod + " -c agent");
   Offer offer;
@@ -63,9 +76,13 @@ void ReportNode(const NodeAnswer& a, const std::optional<Offers>& offers, Report
     if (const auto found = offers->find(a.node); found != offers->end()) offer = found->second;
   }
   const std::string& units = offer.units;
-  const std::string plugin_log = "kubectl -n " + a.space + " logs " + a.pod + " -c device-plugin";
+  const std::string plugin_log = "kubectl -n " + a.space + " logs " + a.pod + " -c " +
+                                 (offer.driver_ready.has_value() ? "dra-driver" : "device-plugin");
   const std::string& problem = a.status.offer_problem();
-  if (a.status.gpus().empty() && problem.empty()) {
+  const bool by_claims = ReportDra(a, offer, dra, report);
+  if (by_claims) {
+    if (!problem.empty()) report.Warn(who + "not offered: " + problem, plugin_log);
+  } else if (a.status.gpus().empty() && problem.empty()) {
     report.Ok(who + "no GPU");
   } else if (!offers) {
     report.Skip(who + "its offer to the scheduler is not checked");
@@ -112,6 +129,17 @@ void ReportNode(const NodeAnswer& a, const std::optional<Offers>& offers, Report
 std::optional<Offers> ReportPlacement(const ClusterReader& cluster, Report& report) {
   PlacementCheck check(std::time(nullptr));
   Offers offers;
+  std::map<std::string, bool> drivers;  // whether the DRA driver of a node is ready
+  const auto add_pod = [&](const Json& pod) {
+    check.AddPod(pod);
+    if (TextAt(pod, "/metadata/labels/app.kubernetes.io~1component") != "node") return;
+    const Json::json_pointer statuses("/status/containerStatuses");
+    if (!pod.contains(statuses) || !pod[statuses].is_array()) return;
+    for (const Json& container : pod[statuses]) {
+      if (TextAt(container, "/name") == "dra-driver")
+        drivers[TextAt(pod, "/spec/nodeName")] = container.value("ready", false);
+    }
+  };
   const auto add_node = [&](const Json& node) {
     offers[TextAt(node, "/metadata/name")] = {TextAt(node, "/status/allocatable/sluice.dev~1gpu-percent"),
                                               !TextAt(node, "/metadata/annotations/sluice.dev~1gpus").empty()};
@@ -122,8 +150,11 @@ std::optional<Offers> ReportPlacement(const ClusterReader& cluster, Report& repo
     check.ClearNodes();
   };
   auto nodes = std::async(std::launch::async, [&] { return cluster.Read(NodeList(), {forget_nodes, add_node}); });
-  const absl::Status pods_read =
-      cluster.Read(PodList(), {[&] { check.ClearPods(); }, [&](const Json& pod) { check.AddPod(pod); }});
+  const absl::Status pods_read = cluster.Read(PodList(), {[&] {
+                                                            check.ClearPods();
+                                                            drivers.clear();
+                                                          },
+                                                          add_pod});
   const absl::Status nodes_read = nodes.get();
   for (const absl::Status& status : {pods_read, nodes_read}) {
     if (status.ok()) continue;
@@ -131,7 +162,24 @@ std::optional<Offers> ReportPlacement(const ClusterReader& cluster, Report& repo
     return nodes_read.ok() ? std::optional(offers) : std::nullopt;
   }
   report.Add(check.Findings());
+  for (const auto& [node, ready] : drivers) offers[node].driver_ready = ready;
   return offers;
+}
+
+// Clusters before Kubernetes 1.34 have no such objects. Where a driver runs, they must be readable.
+void ReadDra(const ClusterReader& cluster, const std::optional<Offers>& offers, DraCheck& dra, Report& report) {
+  const bool has_driver =
+      offers && std::ranges::any_of(*offers, [](const auto& o) { return o.second.driver_ready.has_value(); });
+  bool has_slices = false;
+  const auto add_slice = [&](const Json& slice) {
+    has_slices |= TextAt(slice, "/spec/driver") == SLUICE_DOMAIN;
+    dra.AddSlice(slice);
+  };
+  absl::Status read = cluster.Read(SliceList(), {[&] { dra.ClearSlices(); }, add_slice});
+  if (read.ok() && (has_slices || has_driver)) {
+    read = cluster.Read(ClaimList(), {[&] { dra.ClearClaims(); }, [&](const Json& claim) { dra.AddClaim(claim); }});
+  }
+  if (!read.ok() && has_driver) report.Skip("DRA: " + std::string(read.message()) + "; not checked");
 }
 
 }  // namespace
@@ -140,7 +188,9 @@ bool ExamineCluster(ClusterReader& cluster, const std::string& node) {
   Report report;
   ReportWebhook(cluster, report);
   const std::optional<Offers> offers = ReportPlacement(cluster, report);
-  for (const NodeAnswer& answer : AskAgents(cluster, node)) ReportNode(answer, offers, report);
+  DraCheck dra;
+  ReadDra(cluster, offers, dra, report);
+  for (const NodeAnswer& answer : AskAgents(cluster, node)) ReportNode(answer, offers, dra, report);
   return !report.bad();
 }
 

@@ -57,6 +57,9 @@ ClusterList WebhookList() {
   return {"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", {"mutatingwebhookconfigurations"}};
 }
 
+ClusterList SliceList() { return {"/apis/resource.k8s.io/v1/resourceslices", {"resourceslices"}}; }
+ClusterList ClaimList() { return {"/apis/resource.k8s.io/v1/resourceclaims", {"resourceclaims", "--all-namespaces"}}; }
+
 void ClusterReader::Open() {
   if (!is_open_) proxy_ = KubectlProxy::Start(kubectl_);
   is_open_ = true;

@@ -22,6 +22,8 @@ struct ClusterList {
 ClusterList PodList(std::string selector = "");
 ClusterList NodeList();
 ClusterList WebhookList();
+ClusterList SliceList();  // ResourceSlices
+ClusterList ClaimList();  // ResourceClaims
 
 // All reads go through one `kubectl proxy`. Where that does not start, each is a kubectl process.
 class ClusterReader {

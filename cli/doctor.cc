@@ -16,6 +16,7 @@
 
 #include "cli/agent_connection.h"
 #include "cli/commands.h"
+#include "cli/doctor_dra.h"
 #include "cli/doctor_placement.h"
 #include "cli/doctor_processes.h"
 #include "cli/paths.h"
@@ -163,9 +164,11 @@ void Cluster(const Options& o, Report& report) {
   for (fs::directory_iterator it(o.kubelet_dir, ec), end; !ec && it != end; it.increment(ec)) {
     found |= it->path().filename().string().starts_with("sluice");
   }
+  const std::vector<Finding> dra = JudgeDraSockets(o.kubelet_dir, AgentListens);
+  report.Add(dra);
   if (found) {
     report.Ok("plugin: its socket is in " + o.kubelet_dir);
-  } else {
+  } else if (dra.empty()) {
     report.Bad("plugin: no socket of sluice in " + o.kubelet_dir,
                "is the DaemonSet's pod running on this node? kubectl get pods -o wide");
   }

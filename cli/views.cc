@@ -23,7 +23,7 @@ v1::Counters SumOf(const v1::AllocationStatus& a) {
 }
 
 std::string NameOf(const v1::AllocationStatus& a) {
-  if (!a.pod().empty()) return a.namespace_() + "/" + a.pod() + "/" + a.container();
+  if (!a.pod().empty()) return a.namespace_() + "/" + a.pod() + (a.container().empty() ? "" : "/" + a.container());
   return a.id();
 }
 

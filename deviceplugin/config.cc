@@ -159,6 +159,7 @@ const std::map<std::string, Setter>& Setters() {
       {"cdiDir", Path(&Config::cdi_dir)},
       {"cdiSearchDirs", SetCdiDirs},
       {"exclude", SetExclude},
+      {"taintEffect", OneOf(&Config::taint_effect, {"NoSchedule", "NoExecute"})},
       {"coexist", OneOf(&Config::coexist, {"deny", "allow"})},
       {"ignoredXids", SetXids},
       {"recoverSeconds", Number(&Config::recover, 0, 86'400, "seconds")},

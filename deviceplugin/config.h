@@ -39,6 +39,7 @@ struct Config {
   std::string cdi_dir = "/var/run/cdi";
   std::vector<std::string> cdi_search_dirs = {"/etc/cdi", "/var/run/cdi"};
   std::set<std::string> exclude;
+  std::string taint_effect = "NoSchedule";  // DRA: of an unhealthy card's taint
   std::string coexist = "deny";
   std::set<uint64_t> ignored_xids;  // in addition to the built-in ones
   std::chrono::seconds recover{30};

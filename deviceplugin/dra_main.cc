@@ -1,29 +1,16 @@
 // sluice-dra-driver: its flags and signals. dra/driver.cc does the work.
-#include <malloc.h>
-#include <signal.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 
 #include "common/command_line.h"
-#include "common/log/log.h"
-#include "deviceplugin/config.h"
 #include "deviceplugin/dra/driver.h"
+#include "deviceplugin/program.h"
 #include "sluice/version.h"
 
 namespace {
 
-using sluice::Log;
-using sluice::LogLevel;
-
-int Fail(const absl::Status& status, int exit_status) {
-  std::fprintf(stderr, "sluice-dra-driver: %s\n", std::string(status.message()).c_str());
-  return exit_status;
-}
+constexpr char kName[] = "sluice-dra-driver";
 
 }  // namespace
 
@@ -46,40 +33,24 @@ int main(int argc, char** argv) {
   app.add_option("--kubeconfig", kubeconfig, "credentials for the API server; default: the pod's service account");
   app.add_flag("--check-config", check, "check the settings and exit");
   app.set_version_flag("--version", std::string("sluice-dra-driver ") + SLUICE_VERSION);
-  if (const auto ended = sluice::ReadCommandLine(app, "sluice-dra-driver", argc, argv)) return *ended;
+  if (const auto ended = sluice::ReadCommandLine(app, kName, argc, argv)) return *ended;
 
-  auto config = sluice::deviceplugin::LoadConfig(config_path);
-  if (!config.ok()) return Fail(config.status(), 2);
-  if (check) {
-    std::printf("%s: ok\n", config_path.empty() ? "defaults" : config_path.c_str());
-    return 0;
-  }
+  int ended = 0;
+  auto config = sluice::deviceplugin::ReadSettings(kName, config_path, check, &ended);
+  if (!config) return ended;
   if (options.node.empty()) {
-    return Fail(absl::InvalidArgumentError("--node-name: missing; accepted: this node's name, or set NODE_NAME"), 2);
+    const auto missing =
+        absl::InvalidArgumentError("--node-name: missing; accepted: this node's name, or set NODE_NAME");
+    return sluice::deviceplugin::Fail(kName, missing, 2);
   }
   auto api = kubeconfig.empty() ? sluice::kube::InCluster() : sluice::kube::FromKubeconfig(kubeconfig);
-  if (!api.ok()) return Fail(api.status(), 2);
-  // One heap instead of one per thread, which would take a resident megabyte each.
-  mallopt(M_ARENA_MAX, 1);
-  sluice::SetUpLog("sluice-dra-driver", config->log_format, config->log_level);
-
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  sigprocmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts, so that all threads inherit it
-  signal(SIGPIPE, SIG_IGN);
-  options.stop_fd = signalfd(-1, &signals, SFD_CLOEXEC);
+  if (!api.ok()) return sluice::deviceplugin::Fail(kName, api.status(), 2);
+  options.stop_fd = sluice::deviceplugin::BeginProgram(kName, *config, options.node);
   options.config = *config;
   options.config_path = config_path;
   options.api = *std::move(api);
   options.nvml = sluice::deviceplugin::MakeDriverNvml(config->nvml_library, config->sys_root);
-
-  Log(LogLevel::kInfo, "starting", {{"version", SLUICE_VERSION}, {"node", options.node}});
   bool stuck = false;
   const absl::Status status = RunDriver(std::move(options), &stuck);
-  if (!status.ok()) Log(LogLevel::kError, "cannot run", {{"why", std::string(status.message())}});
-  // Exit handlers would destroy objects that a thread inside a hanging driver call still uses.
-  if (stuck) _exit(status.ok() ? 0 : 1);
-  return status.ok() ? 0 : 1;
+  return sluice::deviceplugin::EndProgram(status, stuck);
 }

@@ -24,6 +24,7 @@ struct NodeSnapshot {
   std::string lib_dir;              // hook library version for new allocations
   std::string lib_problem;          // why lib_dir is not usable; empty: it is
   Config config;
+  std::chrono::system_clock::time_point read_at = std::chrono::system_clock::now();  // when the cards were read
   bool operator==(const NodeSnapshot&) const = delete;
 };
 

@@ -11,12 +11,15 @@
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <thread>
 
 #include "common/log/log.h"
 #include "deviceplugin/decide/registration.h"
+#include "deviceplugin/dra/claim_store.h"
 #include "deviceplugin/grpc/service.h"
 #include "deviceplugin/host/files.h"
+#include "deviceplugin/program.h"
 #include "deviceplugin/reconciler.h"
 #include "deviceplugin/reservation_watcher.h"
 #include "deviceplugin/text.h"
@@ -46,7 +49,7 @@ struct Fd {
 
 class PluginRunner {
  public:
-  explicit PluginRunner(PluginOptions options) : options_(std::move(options)), stamp_(FileStamp(options_.config_path)) {
+  explicit PluginRunner(PluginOptions options) : options_(std::move(options)) {
     own_socket_ = StrCat(options_.kubelet_dir, "/", kPluginSocketName);
     kubelet_socket_ = StrCat(options_.kubelet_dir, "/", kKubeletSocketName);
   }
@@ -70,6 +73,7 @@ class PluginRunner {
     if (options_.config.extender) reservations_ = std::make_shared<Reservations>();
     grown_ = std::make_shared<GrownShares>(
         [pods = PodsDir()](const std::string& uid) { return !IsDir(pods) || IsDir(pods + "/" + uid); });
+    UpdateClaimed();
     const ReservationWatcher follower(ReservationFile(), options_.kubelet_dir, reservations_, grown_, waiting_,
                                       [this] { snapshots_->Announce(); });
     while (!stopped_) Step();
@@ -128,6 +132,7 @@ class PluginRunner {
   void Step() {
     heartbeat_ = Clock::now();
     ReloadConfig();
+    if (!claimed_.empty()) UpdateClaimed();
     // Watch before observing, so that a change in between wakes the wait.
     inotify_add_watch(inotify_.value, options_.kubelet_dir.c_str(),
                       IN_CREATE | IN_DELETE | IN_MOVED_TO | IN_MOVED_FROM | IN_ATTRIB);
@@ -145,6 +150,17 @@ class PluginRunner {
       case Registration::Action::kWait:
         return Wait();
     }
+  }
+
+  // Claims hold units if the DRA driver served the node before. They end, and none comes: this process holds the lock.
+  void UpdateClaimed() {
+    auto units = dra::ClaimedUnits(options_.config.alloc_dir);
+    if (!units || *units == claimed_) return;
+    claimed_ = *std::move(units);
+    std::string text;
+    for (const auto& [uuid, count] : claimed_) text += StrCat(text.empty() ? "" : ", ", uuid, ": ", count);
+    Log(LogLevel::kWarn, "units withheld for claims of the DRA driver", {{"units", text.empty() ? "none" : text}});
+    if (grown_->SetClaimed(claimed_)) snapshots_->Announce();
   }
 
   void Serve() {
@@ -190,18 +206,8 @@ class PluginRunner {
   }
 
   void ReloadConfig() {
-    const std::string stamp = FileStamp(options_.config_path);
-    if (stamp == stamp_ || stamp.empty()) return;
-    stamp_ = stamp;
-    auto config = LoadConfig(options_.config_path);
-    if (!config.ok()) {
-      Log(LogLevel::kError, "the changed configuration is invalid, the previous one stays in force",
-          {{"why", std::string(config.status().message())}});
-      return;
-    }
-    Log(LogLevel::kInfo, "configuration changed (paths, NVML and the metrics address need a restart)");
-    SetUpLog("sluice-device-plugin", config->log_format, config->log_level);
-    reconciler_->Reconfigure(*config);
+    if (const auto config = config_file_.Changed("paths, NVML and the metrics address"))
+      reconciler_->Reconfigure(*config);
   }
 
   std::string Unhealthy() const {
@@ -222,12 +228,14 @@ class PluginRunner {
   }
 
   PluginOptions options_;
-  std::string own_socket_, kubelet_socket_, stamp_;
+  ConfigFile config_file_{"sluice-device-plugin", options_.config_path};
+  std::string own_socket_, kubelet_socket_;
   std::shared_ptr<SnapshotPublisher> snapshots_ = std::make_shared<SnapshotPublisher>();
   std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>();
   std::shared_ptr<Reservations> reservations_;
   std::shared_ptr<GrownShares> grown_;
   const std::shared_ptr<WaitingRequests> waiting_ = std::make_shared<WaitingRequests>();
+  std::map<std::string, int> claimed_;  // units by card, of claims
   Registration registration_;
   std::unique_ptr<PluginServer> server_;
   Fd lock_, inotify_;

@@ -11,8 +11,9 @@ namespace sluice::deviceplugin {
 
 std::set<std::string> WithheldUnits(const std::map<std::string, BoundPod>& pods,
                                     const std::vector<CheckpointEntry>& checkpoint,
-                                    const std::function<bool(const std::string&)>& lives) {
-  std::map<std::string, int> grown;  // by card
+                                    const std::function<bool(const std::string&)>& lives,
+                                    const std::map<std::string, int>& claimed) {
+  std::map<std::string, int> grown = claimed;  // by card
   for (const auto& [uid, pod] : pods) {
     if (pod.grown.empty() || !lives(uid)) continue;
     for (const auto& [card, units] : pod.grown) grown[card] += units;
@@ -53,8 +54,14 @@ bool GrownShares::SetCheckpoint(std::vector<CheckpointEntry> checkpoint) {
   return Update();
 }
 
+bool GrownShares::SetClaimed(std::map<std::string, int> units) {
+  MutexLock lock(mutex_);
+  claimed_ = std::move(units);
+  return Update();
+}
+
 bool GrownShares::Update() {
-  std::set<std::string> now = WithheldUnits(pods_, checkpoint_, lives_);
+  std::set<std::string> now = WithheldUnits(pods_, checkpoint_, lives_, claimed_);
   if (now == withheld_) return false;
   withheld_ = std::move(now);
   return true;
@@ -73,6 +80,11 @@ absl::Status GrownShares::CheckAllocation(std::span<const std::string> ids) cons
     if (!id.ok()) continue;
     const auto of_card = std::ranges::count_if(
         withheld_, [&](const std::string& other) { return other.starts_with(id->uuid + SLUICE_DEVICE_ID_SEPARATOR); });
+    if (claimed_.contains(id->uuid)) {
+      return Refusal("claimed", StrCat(of_card, " free percent of GPU ", id->uuid,
+                                       " are held by claims of Dynamic Resource Allocation, from before this node's "
+                                       "switch to the device plugin. Delete their pods, or request less"));
+    }
     return Refusal("grown", StrCat(of_card, " free percent of GPU ", id->uuid,
                                    " are granted to running pods that asked for more, and too few are left for this "
                                    "one. Delete the pod so that it is placed again, or request less"));

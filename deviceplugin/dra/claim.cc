@@ -47,6 +47,17 @@ absl::StatusOr<uint64_t> Consumed(const Json& result, const char* name) {
                                       name, "; accepted: a quantity"));
 }
 
+// Whether the request tolerates the taint of an unhealthy card, as Kubernetes compares tolerations with taints.
+bool ToleratesUnhealthy(const Json& result, const std::string& reason) {
+  const Json& tolerations = At(result, {"tolerations"});
+  if (!tolerations.is_array()) return false;
+  return std::ranges::any_of(tolerations, [&](const Json& toleration) {
+    const std::string key = Text(toleration, {"key"}), act = Text(toleration, {"operator"});
+    if (!key.empty() && key != kUnhealthyTaint) return false;
+    return act == "Exists" || ((act.empty() || act == "Equal") && Text(toleration, {"value"}) == reason);
+  });
+}
+
 absl::StatusOr<ClaimDevice> ReadDevice(const Json& result, const std::string& pool, const Inventory& inventory,
                                        bool keeps_unhealthy) {
   ClaimDevice out;
@@ -54,6 +65,7 @@ absl::StatusOr<ClaimDevice> ReadDevice(const Json& result, const std::string& po
   out.request = request.substr(0, request.find('/'));
   out.pool = Text(result, {"pool"});
   out.device = Text(result, {"device"});
+  out.share_id = Text(result, {"shareID"});
   out.admin = At(result, {"adminAccess"}) == true;
   if (out.pool != pool) {
     return Refusal("unknown", StrCat("the claim's device ", out.device, " is of the pool '", out.pool,
@@ -65,7 +77,9 @@ absl::StatusOr<ClaimDevice> ReadDevice(const Json& result, const std::string& po
     return Refusal("unknown", StrCat("the claim's device ", out.device, " is not on this node",
                                      inventory.problem.empty() ? "" : StrCat(" (", inventory.problem, ")")));
   }
-  if (card->state != CardState::kHealthy && !out.admin && !keeps_unhealthy) {
+  const bool may_be_unhealthy =
+      keeps_unhealthy || (card->state == CardState::kUnhealthy && ToleratesUnhealthy(result, card->reason));
+  if (card->state != CardState::kHealthy && !out.admin && !may_be_unhealthy) {
     return Refusal(card->state == CardState::kUnhealthy ? "unhealthy" : "not-offered",
                    StrCat("GPU ", card->uuid, " is ", ToString(card->state), ": ", card->detail));
   }

@@ -12,8 +12,12 @@
 #include "common/settings/settings.h"
 #include "deviceplugin/decide/cards.h"
 #include "deviceplugin/decide/grant.h"
+#include "sluice/names.h"
 
 namespace sluice::deviceplugin::dra {
+
+// The device taint of an unhealthy card; its value is the card's reason.
+inline constexpr std::string_view kUnhealthyTaint = SLUICE_DOMAIN "/unhealthy";
 
 struct ClaimRef {
   std::string name_space, name, uid;
@@ -23,7 +27,7 @@ struct ClaimRef {
 // One device that the scheduler allocated to the claim.
 struct ClaimDevice {
   std::string request;  // without the name of an alternative
-  std::string pool, device;
+  std::string pool, device, share_id;
   std::string uuid;      // of the card
   bool admin = false;    // for monitoring: takes no share
   uint64_t memory = 0;   // bytes; 0: the API server booked no capacity, and the device is the claim's alone
@@ -49,7 +53,7 @@ uint64_t MemoryCapacity(const Card& card, uint64_t reserve);
 
 // Reads the object that the API server returned. Errors are Refusals (decide/grant.h): claim-gone, claim-unallocated,
 // unknown, unhealthy, not-offered, claim-config, claim-size. A claim that is prepared already keeps cards that have
-// become unhealthy (`keeps_unhealthy`).
+// become unhealthy (`keeps_unhealthy`). So does one whose request tolerates the taint, in either effect.
 absl::StatusOr<ClaimShare> ReadClaim(const nlohmann::json& claim, const ClaimRef& ref, const std::string& pool,
                                      const Inventory& inventory, uint64_t reserve, bool keeps_unhealthy = false);
 

@@ -145,7 +145,7 @@ absl::StatusOr<PreparedClaim> ParseAllocationFile(std::string_view text) {
     out.share.claim = {file.at("namespace"), claim.at("name"), claim.at("uid")};
     out.share.pod = file.at("pod");
     for (const Json& device : claim.at("devices")) {
-      out.share.devices.push_back({device.at("request"), device.at("pool"), device.at("device"), device.at("uuid"),
+      out.share.devices.push_back({device.at("request"), device.at("pool"), device.at("device"), "", device.at("uuid"),
                                    device.at("admin"), device.at("memory"), device.at("compute")});
     }
     for (const Json& gpu : file.at("gpus")) out.share.cards.push_back({gpu.at("uuid"), gpu.at("units"), -1});
@@ -231,6 +231,17 @@ absl::StatusOr<ClaimStore::Listed> ClaimStore::List() const {
       out.unreadable.push_back(uid);
     }
   }
+  return out;
+}
+
+std::optional<std::map<std::string, int>> ClaimedUnits(const std::string& alloc_dir) {
+  const auto listed = ClaimStore(alloc_dir, "", "").List();
+  if (!listed.ok()) return std::nullopt;
+  std::map<std::string, int> out;
+  for (const PreparedClaim& claim : listed->claims) {
+    for (const GrantedCard& card : claim.share.cards) out[card.uuid] += card.units;
+  }
+  for (auto& [uuid, units] : out) units = std::min(units, SLUICE_UNITS_PER_GPU);
   return out;
 }
 

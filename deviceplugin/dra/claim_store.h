@@ -5,6 +5,7 @@
 #define SLUICE_DEVICEPLUGIN_DRA_CLAIM_STORE_H_
 
 #include <chrono>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -76,6 +77,10 @@ struct ClaimHolds {
   std::set<std::string> libraries, cdi_names;
 };
 std::optional<ClaimHolds> ListClaimHolds(const std::string& alloc_dir);
+
+// Units (percent, rounded up for each claim) of each card that prepared claims hold, by uuid. nullopt: the folder
+// cannot be read. A claim whose file is damaged counts for nothing.
+std::optional<std::map<std::string, int>> ClaimedUnits(const std::string& alloc_dir);
 
 }  // namespace sluice::deviceplugin::dra
 

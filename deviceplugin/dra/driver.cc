@@ -17,6 +17,7 @@
 #include "deviceplugin/dra/service.h"
 #include "deviceplugin/dra/slice_publisher.h"
 #include "deviceplugin/host/files.h"
+#include "deviceplugin/program.h"
 #include "deviceplugin/reconciler.h"
 #include "deviceplugin/text.h"
 #include "kube/client.h"
@@ -58,7 +59,7 @@ std::function<absl::StatusOr<nlohmann::json>(const ClaimRef&)> ClaimReader(const
 
 class DriverRunner {
  public:
-  explicit DriverRunner(DriverOptions options) : options_(std::move(options)), stamp_(FileStamp(options_.config_path)) {
+  explicit DriverRunner(DriverOptions options) : options_(std::move(options)) {
     plugin_dir_ = StrCat(options_.plugins_dir, "/", SLUICE_DOMAIN);
     plugin_socket_ = StrCat(plugin_dir_, "/dra.sock");
     registration_socket_ = StrCat(options_.registry_dir, "/", SLUICE_DOMAIN, "-reg.sock");
@@ -103,15 +104,19 @@ class DriverRunner {
   }
 
   absl::Status ServeUntilStopped(Reconciler* reconciler) {
-    PreparerOptions preparing{snapshots_, ClaimStore(options_.config.alloc_dir, options_.config.cdi_dir), options_.node,
-                              options_.config.reserve, ClaimReader(options_.api)};
+    const auto held = std::make_shared<HeldUnits>(AllocationStore(options_.config.alloc_dir));
+    PreparerOptions preparing{snapshots_,
+                              ClaimStore(options_.config.alloc_dir, options_.config.cdi_dir),
+                              options_.node,
+                              options_.config.reserve,
+                              ClaimReader(options_.api),
+                              held};
     preparer_ = std::make_shared<Preparer>(std::move(preparing));
     if (auto s = preparer_->Restore(); !s.ok()) {
       return absl::UnavailableError(StrCat("the allocation folder cannot be read: ", s.message()));
     }
-    publisher_ = std::make_unique<SlicePublisher>(
-        SlicePublisherOptions{options_.api, options_.node, options_.config.reserve, snapshots_,
-                              AllocationStore(options_.config.alloc_dir), options_.config.slices_removed});
+    publisher_ = std::make_unique<SlicePublisher>(SlicePublisherOptions{
+        options_.api, options_.node, options_.config.reserve, snapshots_, held, options_.config.slices_removed});
     std::thread collector([this] { RunCollector(); });
     while (!stopped_) {
       heartbeat_ = Clock::now();
@@ -142,7 +147,8 @@ class DriverRunner {
     server_.reset();
     absl::Status status = MakeDirs(plugin_dir_);
     if (status.ok()) {
-      auto server = DriverServer::Start({preparer_, snapshots_, metrics_, plugin_socket_, registration_socket_});
+      auto server =
+          DriverServer::Start({preparer_, snapshots_, metrics_, options_.node, plugin_socket_, registration_socket_});
       status = server.status();
       if (server.ok()) server_ = *std::move(server);
     }
@@ -157,18 +163,8 @@ class DriverRunner {
   }
 
   void ReloadConfig(Reconciler* reconciler) {
-    const std::string stamp = FileStamp(options_.config_path);
-    if (stamp == stamp_ || stamp.empty()) return;
-    stamp_ = stamp;
-    auto config = LoadConfig(options_.config_path);
-    if (!config.ok()) {
-      Log(LogLevel::kError, "the changed configuration is invalid, the previous one stays in force",
-          {{"why", std::string(config.status().message())}});
-      return;
-    }
-    Log(LogLevel::kInfo, "configuration changed (paths, NVML, reserve and the metrics address need a restart)");
-    SetUpLog("sluice-dra-driver", config->log_format, config->log_level);
-    reconciler->Reconfigure(*config);
+    if (const auto config = config_file_.Changed("paths, NVML, reserve and the metrics address"))
+      reconciler->Reconfigure(*config);
   }
 
   std::string Unhealthy() const {
@@ -185,7 +181,8 @@ class DriverRunner {
   }
 
   DriverOptions options_;
-  std::string plugin_dir_, plugin_socket_, registration_socket_, stamp_;
+  ConfigFile config_file_{"sluice-dra-driver", options_.config_path};
+  std::string plugin_dir_, plugin_socket_, registration_socket_;
   std::shared_ptr<SnapshotPublisher> snapshots_ = std::make_shared<SnapshotPublisher>();
   std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>();
   std::shared_ptr<Preparer> preparer_;

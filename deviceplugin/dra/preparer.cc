@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/log/log.h"
+#include "deviceplugin/dra/resource_slice.h"
 #include "deviceplugin/host/hook_library.h"
 #include "deviceplugin/host/pre_start.h"
 #include "deviceplugin/text.h"
@@ -18,8 +19,10 @@ namespace {
 std::string Name(const ClaimRef& ref) { return StrCat(ref.name_space, "/", ref.name); }
 
 // Whether both are the same allocation. Units follow from the memory and the card's reserve, which may change.
-bool IsSame(const ClaimShare& a, const ClaimShare& b) {
-  return a.claim == b.claim && a.devices == b.devices && a.settings == b.settings;
+bool IsSame(ClaimShare now, const ClaimShare& before) {
+  for (size_t i = 0; i < now.devices.size() && i < before.devices.size(); ++i)
+    now.devices[i].share_id = before.devices[i].share_id;  // not in the files
+  return now.claim == before.claim && now.devices == before.devices && now.settings == before.settings;
 }
 
 }  // namespace
@@ -92,6 +95,7 @@ absl::StatusOr<PreparedClaim> Preparer::PrepareInTurn(const ClaimRef& ref, Clock
     if (share.ok() && IsSame(*share, old->share) && CheckHookLibrary(old->lib_dir).ok()) {
       if (auto s = options_.store.Write(*old); !s.ok()) return Refusal("storage", std::string(s.message()));
       if (auto s = AwaitAgent(*old, until); !s.ok()) return s;
+      old->share.devices = share->devices;
       return *old;
     }
     // The claim was allocated anew without a call in between, or its library is gone.
@@ -131,23 +135,30 @@ absl::Status Preparer::CheckAccess(const PreparedClaim& claim, const NodeSnapsho
 
 absl::Status Preparer::AwaitAgent(const PreparedClaim& claim, Clock::time_point until) const {
   if (claim.share.cards.empty()) return absl::OkStatus();  // for monitoring: not held to a budget
-  auto pause = std::chrono::microseconds(200);
+  // The agent needs some milliseconds at most, unless it is down.
+  constexpr std::chrono::microseconds kStep(250), kMaxStep(100'000);
+  constexpr std::chrono::milliseconds kSoon(30);
+  const auto began = Clock::now();
+  auto pause = kStep;
   while (true) {
     const absl::Status status = CheckStartRequirements({options_.store.RunDir(claim.share.claim.uid), claim.lib_dir});
     if (!absl::IsUnavailable(status)) return status;
     if (Clock::now() + pause > until) return Refusal("agent", std::string(status.message()));
     std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, std::chrono::microseconds(100'000));
+    if (Clock::now() > began + kSoon) pause = std::min(pause * 2, kMaxStep);
   }
 }
 
-std::string Preparer::Excess(const PreparedClaim& claim, const Inventory& inventory) const {
+std::string Preparer::Excess(const PreparedClaim& claim, const Inventory& inventory,
+                             const std::map<std::string, int>& held) const {
   for (const GrantedCard& card : claim.share.cards) {
     const Card* known = inventory.Find(card.uuid);
     if (known == nullptr) continue;
-    const uint64_t capacity = MemoryCapacity(*known, options_.reserve);
+    const auto plugin = held.find(card.uuid);
+    const int units = plugin == held.end() ? 0 : plugin->second;
+    const uint64_t capacity = ClaimableMemory(*known, options_.reserve, units);
     uint64_t memory = 0;
-    uint32_t compute = 0;
+    auto compute = static_cast<uint32_t>(units);
     std::string holders;
     const auto add = [&](const ClaimDevice& device) {
       memory += device.memory == 0 ? capacity : device.memory;
@@ -163,7 +174,7 @@ std::string Preparer::Excess(const PreparedClaim& claim, const Inventory& invent
       }
       if (holds && holders.size() < 200) holders += (holders.empty() ? "" : ", ") + Name(other.share.claim);
     }
-    if (holders.empty()) continue;  // the scheduler's word alone
+    if (holders.empty() && units == 0) continue;  // the scheduler's word alone
     const uint64_t held_memory = memory;
     const uint32_t held_compute = compute;
     for (const ClaimDevice& device : claim.share.devices) {
@@ -172,18 +183,21 @@ std::string Preparer::Excess(const PreparedClaim& claim, const Inventory& invent
     if (memory <= capacity && compute <= SLUICE_UNITS_PER_GPU) continue;
     return StrCat("GPU ", card.uuid, " has ", settings::FormatQuantity(capacity), " for claims, and other claims hold ",
                   held_memory == 0 ? "nothing" : settings::FormatQuantity(held_memory), " and ", held_compute,
-                  " percent of its time: ", holders);
+                  " percent of its time: ", holders,
+                  units == 0 ? "" : StrCat(holders.empty() ? "" : ", ", "containers of the device plugin"));
   }
   return "";
 }
 
 absl::Status Preparer::Enter(const PreparedClaim& claim, const Inventory& inventory) {
+  const std::map<std::string, int> held =
+      options_.held_units ? options_.held_units->Now() : std::map<std::string, int>();
   for (int attempt = 0;; ++attempt) {
     std::vector<ClaimRef> holders;
     std::string excess;
     {
       MutexLock lock(mutex_);
-      excess = Excess(claim, inventory);
+      excess = Excess(claim, inventory, held);
       if (excess.empty()) {
         claims_.insert_or_assign(claim.share.claim.uid, claim);
         return absl::OkStatus();

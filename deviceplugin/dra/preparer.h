@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "common/mutex.h"
 #include "deviceplugin/dra/claim_store.h"
+#include "deviceplugin/dra/held_units.h"
 #include "deviceplugin/node_snapshot.h"
 
 namespace sluice::deviceplugin::dra {
@@ -26,6 +27,7 @@ struct PreparerOptions {
   uint64_t reserve = 0;  // bytes of each card that no claim gets, beside the driver's own
   // The object from the API server; NOT_FOUND: there is none.
   std::function<absl::StatusOr<nlohmann::json>(const ClaimRef&)> get_claim;
+  std::shared_ptr<HeldUnits> held_units = nullptr;  // of the device plugin's containers; nullptr: none
 };
 
 // Thread-safe. Calls for one claim follow each other.
@@ -59,7 +61,8 @@ class Preparer {
   absl::Status AwaitAgent(const PreparedClaim& claim, Clock::time_point until) const;
   absl::Status Enter(const PreparedClaim& claim, const Inventory& inventory);
   // Empty, or a sentence about the claims that hold what `claim` needs.
-  std::string Excess(const PreparedClaim& claim, const Inventory& inventory) const SLUICE_REQUIRES(mutex_);
+  std::string Excess(const PreparedClaim& claim, const Inventory& inventory,
+                     const std::map<std::string, int>& held) const SLUICE_REQUIRES(mutex_);
   // Whether the API server says that the claim is not allocated any more.
   bool IsGone(const ClaimRef& ref) const;
   int CollectAmong(const std::vector<ClaimRef>& refs, const std::string& busy_here);

@@ -72,11 +72,20 @@ int64_t GenerationOf(const Json& slice) {
   return generation != nullptr && generation->is_number_integer() ? generation->get<int64_t>() : 0;
 }
 
-// An attribute that is no longer known must go, too.
+size_t CountOf(const Json& device, const char* member) {
+  const Json* value = Find(device, {member});
+  return value == nullptr ? 0 : value->size();
+}
+
+// An attribute that is no longer known must go, too, and so must a taint.
 bool HaveSameNames(const Json& stored, const Json& wanted) {
   return stored.size() == wanted.size() && std::ranges::equal(stored, wanted, [](const Json& a, const Json& b) {
-           return a.value("attributes", Json::object()).size() == b["attributes"].size();
+           return CountOf(a, "attributes") == CountOf(b, "attributes") && CountOf(a, "taints") == CountOf(b, "taints");
          });
+}
+
+Json Taint(const std::string& reason, const std::string& effect) {
+  return {{"key", kUnhealthyTaint}, {"value", reason}, {"effect", effect}};
 }
 
 // Whether `stored` holds all that `wanted` says. The API server adds defaults, and writes quantities its own way.
@@ -95,6 +104,21 @@ bool Holds(const Json& stored, const Json& wanted) {
   const auto have = settings::ParseQuantity(stored.get<std::string>()),
              want = settings::ParseQuantity(wanted.get<std::string>());
   return have && have == want;
+}
+
+// A taint counts from the time at which it was added (tolerationSeconds), whatever else of the slice changes.
+void KeepTaintTimes(const Json& stored, Json* wanted) {
+  const Json* before = Find(stored, {"spec", "devices"});
+  if (before == nullptr || !before->is_array()) return;
+  for (Json& device : (*wanted)["spec"]["devices"]) {
+    const auto old =
+        std::ranges::find_if(*before, [&](const Json& b) { return b.value("name", "") == device["name"]; });
+    if (old == before->end() || !old->contains("taints") || !device.contains("taints")) continue;
+    for (Json& taint : device["taints"]) {
+      const auto same = std::ranges::find_if((*old)["taints"], [&](const Json& b) { return Holds(b, taint); });
+      if (same != (*old)["taints"].end()) taint = *same;
+    }
+  }
 }
 
 }  // namespace
@@ -118,23 +142,28 @@ std::string SemanticVersion(std::string_view driver) {
   return out;
 }
 
+uint64_t ClaimableMemory(const Card& card, uint64_t reserve, int units) {
+  const uint64_t all = MemoryCapacity(card, reserve);
+  const auto free = static_cast<uint64_t>(SLUICE_UNITS_PER_GPU - std::clamp(units, 0, SLUICE_UNITS_PER_GPU));
+  return units <= 0 ? all : all / kMiB * free / SLUICE_UNITS_PER_GPU * kMiB;
+}
+
 Json MakeDevices(const SliceInput& input) {
   Json out = Json::array();
   const std::string driver = SemanticVersion(input.inventory.driver_version);
   for (const Card& card : input.inventory.cards) {
     const std::string name = DeviceName(card.uuid);
-    if (card.state != CardState::kHealthy || name.empty()) continue;
+    const bool tainted = card.state == CardState::kUnhealthy && input.keeps_taints;
+    if ((card.state != CardState::kHealthy && !tainted) || name.empty()) continue;
     const auto held = input.held_units.find(card.uuid);
     const int units = held == input.held_units.end() ? 0 : std::clamp(held->second, 0, SLUICE_UNITS_PER_GPU);
-    const uint64_t all = MemoryCapacity(card, input.reserve);
-    const uint64_t free =
-        all / kMiB * static_cast<uint64_t>(SLUICE_UNITS_PER_GPU - units) / SLUICE_UNITS_PER_GPU * kMiB;
-    const uint64_t memory = units == 0 ? all : free;
+    const uint64_t memory = ClaimableMemory(card, input.reserve, units);
     if (memory < 2 * kMiB) continue;  // the API demands min + step within the value
     const int percent = SLUICE_UNITS_PER_GPU - units;
     if (percent < 2) continue;
     Json device = {{"name", name}, {"attributes", Attributes(card, driver)}, {"capacity", Capacity(memory, percent)}};
     device["allowMultipleAllocations"] = true;
+    if (tainted) device["taints"] = Json::array({Taint(card.reason, input.taint_effect)});
     out.push_back(std::move(device));
   }
   return out;
@@ -194,11 +223,29 @@ SlicePlan PlanSlices(const SliceInput& input, const std::vector<Json>& existing)
   plan.slice = std::make_shared<Json>(MakeSlice(input, newest + 1));
   plan.act = own == nullptr ? SlicePlan::Act::kCreate : SlicePlan::Act::kUpdate;
   if (own != nullptr) {
+    KeepTaintTimes(*own, plan.slice.get());
     if (const Json* version = Find(*own, {"metadata", "resourceVersion"}); version != nullptr) {
       (*plan.slice)["metadata"]["resourceVersion"] = *version;
     }
   }
   return plan;
+}
+
+Json TaintProbe(const std::string& node) {
+  return {{"apiVersion", "resource.k8s.io/v1"},
+          {"kind", "ResourceSlice"},
+          {"metadata", {{"name", SliceName(node + "-probe")}}},
+          {"spec",
+           {{"driver", SLUICE_DOMAIN},
+            {"nodeName", node},
+            {"pool", {{"name", node}, {"generation", 1}, {"resourceSliceCount", 1}}},
+            {"devices", Json::array({{{"name", "probe"}, {"taints", Json::array({Taint("", "NoSchedule")})}}})}}}};
+}
+
+bool KeepsTaints(const Json& stored) {
+  const Json* devices = Find(stored, {"spec", "devices"});
+  return devices != nullptr && devices->is_array() &&
+         std::ranges::any_of(*devices, [](const Json& device) { return CountOf(device, "taints") > 0; });
 }
 
 bool MayShare(const Json& stored) {

@@ -22,6 +22,9 @@ struct SliceInput {
   std::map<std::string, int> held_units;
   // Writes a slice again whose fields the API server dropped: the feature gate may be on by now.
   bool asks_for_sharing = false;
+  // The API server keeps taints (feature gate DRADeviceTaints), and the effect that an unhealthy card's taint has.
+  bool keeps_taints = false;
+  std::string taint_effect = "NoSchedule";
 };
 
 // "<node>-sluice.dev", within the 253 characters of an object's name.
@@ -30,7 +33,11 @@ std::string SliceName(std::string_view node);
 // The API's semantic version from the driver's: "580.95.05" is 580.95.5. Empty: it is none.
 std::string SemanticVersion(std::string_view driver);
 
-// Healthy cards alone: a card that is not listed gets no new claim, and running ones keep it.
+// Bytes that claims may have of a card of which containers of the device plugin still hold `units`. 0: none.
+uint64_t ClaimableMemory(const Card& card, uint64_t reserve, int units);
+
+// Healthy cards, and unhealthy ones with a taint where the API server keeps taints. A card that is not listed gets no
+// new claim either, and running ones keep it, but neither scheduler nor users see why.
 nlohmann::json MakeDevices(const SliceInput& input);
 
 nlohmann::json MakeSlice(const SliceInput& input, int64_t generation);
@@ -43,6 +50,10 @@ struct SlicePlan {
 
 // `existing`: all slices of this driver on this node. The generation rises with every change of the pool.
 SlicePlan PlanSlices(const SliceInput& input, const std::vector<nlohmann::json>& existing);
+
+// A slice to be created in a dry run alone: its one device shows whether the API server keeps taints.
+nlohmann::json TaintProbe(const std::string& node);
+bool KeepsTaints(const nlohmann::json& stored);
 
 // Whether the API server kept what the slice says of sharing. It drops fields of a feature gate that is off
 // (DRAConsumableCapacity), and claims then get whole cards.

@@ -6,8 +6,9 @@
 #include <atomic>
 #include <chrono>
 
-#include "common/log/grpc_log.h"
 #include "common/log/log.h"
+#include "deviceplugin/dra/health_service.h"
+#include "deviceplugin/grpc/unix_server.h"
 #include "deviceplugin/text.h"
 #include "dra_v1.grpc.pb.h"
 #include "dra_v1beta1.grpc.pb.h"
@@ -20,9 +21,6 @@ namespace {
 namespace v1 = k8s::io::kubelet::pkg::apis::dra::v1;
 namespace v1beta1 = k8s::io::kubelet::pkg::apis::dra::v1beta1;
 using Clock = std::chrono::steady_clock;
-
-// A claim that waits for the agent holds a thread; calls beyond this number are refused.
-constexpr int kMaxThreads = 80;
 
 // Counts a call, as refused unless `ok` is set.
 struct Timer {
@@ -58,6 +56,7 @@ class Calls {
         entry->add_request_names(device.request);
         entry->set_pool_name(device.pool);
         entry->set_device_name(device.device);
+        if (!device.share_id.empty()) entry->set_share_id(device.share_id);
         for (const std::string& name : CdiNames(*claim, device)) entry->add_cdi_device_ids(name);
       }
     }
@@ -124,7 +123,9 @@ class RegistrationService final : public pluginregistration::Registration::Servi
     out->set_type("DRAPlugin");
     out->set_name(SLUICE_DOMAIN);
     out->set_endpoint(endpoint_);
-    for (const char* version : {"v1.DRAPlugin", "v1beta1.DRAPlugin"}) out->add_supported_versions(version);
+    for (const char* version :
+         {"v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"})
+      out->add_supported_versions(version);
     return grpc::Status::OK;
   }
 
@@ -151,44 +152,29 @@ class GrpcDriverServer final : public DriverServer {
       : options_(std::move(options)), registration_(options_.plugin_socket, options_.metrics) {}
 
   ~GrpcDriverServer() override {
-    for (auto* server : {&registrar_, &server_}) {
-      if (!*server) continue;
-      (*server)->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
-      (*server)->Wait();
-    }
+    health_->Stop();
+    StopServer(registrar_.get());
+    StopServer(server_.get());
     unlink(options_.registration_socket.c_str());
     unlink(options_.plugin_socket.c_str());
   }
 
   bool Start() {
     // The service first: kubelet connects to it as soon as it has found the other socket.
-    server_ = Serve(options_.plugin_socket, {&v1_, &v1beta1_});
-    if (server_) registrar_ = Serve(options_.registration_socket, {&registration_});
+    for (const std::string& socket : {options_.plugin_socket, options_.registration_socket}) unlink(socket.c_str());
+    server_ = ServeUnix(options_.plugin_socket, {&v1_, &v1beta1_, health_->v1(), health_->v1alpha1()});
+    if (server_) registrar_ = ServeUnix(options_.registration_socket, {&registration_});
     return registrar_ != nullptr;
   }
 
   bool registered() const override { return registration_.registered(); }
 
  private:
-  static std::unique_ptr<grpc::Server> Serve(const std::string& socket,
-                                             std::initializer_list<grpc::Service*> services) {
-    unlink(socket.c_str());
-    grpc::ResourceQuota quota("driver");
-    quota.SetMaxThreads(kMaxThreads);
-    grpc::ServerBuilder builder;
-    builder.SetResourceQuota(quota);
-    builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-    builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-    builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-    builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials());
-    for (grpc::Service* service : services) builder.RegisterService(service);
-    return builder.BuildAndStart();
-  }
-
   const ServiceOptions options_;
   const Calls calls_{options_};
   PluginV1 v1_{&calls_};
   PluginV1beta1 v1beta1_{&calls_};
+  const std::unique_ptr<HealthService> health_ = HealthService::Make(options_.snapshots, options_.pool);
   RegistrationService registration_;
   std::unique_ptr<grpc::Server> server_, registrar_;
 };
@@ -196,7 +182,6 @@ class GrpcDriverServer final : public DriverServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DriverServer>> DriverServer::Start(ServiceOptions options) {
-  LogGrpcMessages();
   const std::string sockets = StrCat(options.plugin_socket, " and ", options.registration_socket);
   auto server = std::make_unique<GrpcDriverServer>(std::move(options));
   if (!server->Start()) return absl::UnavailableError(StrCat("cannot serve on ", sockets));

@@ -1,5 +1,5 @@
 // The gRPC services that kubelet calls, on two Unix sockets: its plugin registration, and DRA in the versions v1 and
-// v1beta1.
+// v1beta1 with the health of its devices (health_service.h).
 #ifndef SLUICE_DEVICEPLUGIN_DRA_SERVICE_H_
 #define SLUICE_DEVICEPLUGIN_DRA_SERVICE_H_
 
@@ -16,6 +16,7 @@ struct ServiceOptions {
   std::shared_ptr<Preparer> preparer;
   std::shared_ptr<SnapshotPublisher> snapshots;
   std::shared_ptr<Metrics> metrics;
+  std::string pool;
   std::string plugin_socket;        // of the DRA service; kubelet is told this path
   std::string registration_socket;  // in kubelet's folder plugins_registry
 };

@@ -4,7 +4,6 @@
 
 #include "absl/status/status.h"
 #include "common/log/log.h"
-#include "deviceplugin/decide/device_id.h"
 #include "deviceplugin/dra/resource_slice.h"
 #include "deviceplugin/text.h"
 #include "sluice/names.h"
@@ -17,6 +16,7 @@ using kube::Json;
 constexpr char kAgent[] = "sluice-dra-driver";
 constexpr std::chrono::milliseconds kStep{200};
 constexpr std::chrono::hours kProbeEvery{1};
+constexpr std::chrono::seconds kTaintProbeRetry{10};
 constexpr std::chrono::seconds kWatchDelay{2};
 
 kube::ClientOptions ClientSettings() {
@@ -119,8 +119,13 @@ void SlicePublisher::Run() {
 }
 
 absl::Status SlicePublisher::PublishOnce() {
-  SliceInput input{options_.node, NodeUid(), options_.snapshots->Latest()->inventory, options_.reserve, HeldUnits()};
+  const auto snapshot = options_.snapshots->Latest();
+  SliceInput input{options_.node, NodeUid(), snapshot->inventory, options_.reserve, options_.held_units->Now()};
   input.asks_for_sharing = Clock::now() >= next_probe_;
+  input.taint_effect = snapshot->config.taint_effect;
+  input.keeps_taints = std::ranges::any_of(input.inventory.cards,
+                                           [](const Card& card) { return card.state == CardState::kUnhealthy; }) &&
+                       KeepsTaints();
   std::vector<Json> existing;
   {
     MutexLock lock(mutex_);
@@ -146,6 +151,10 @@ absl::Status SlicePublisher::PublishOnce() {
   Log(LogLevel::kInfo, "ResourceSlice written",
       {{"devices", StrCat((*plan.slice)["spec"]["devices"].size())}, {"generation", pool["generation"].dump()}});
   ReportSharing(*stored);
+  if (dra::KeepsTaints(*plan.slice) && !dra::KeepsTaints(*stored)) {
+    keeps_taints_ = false;  // the API server was replaced; until it is asked again, unhealthy cards are left out
+    return absl::AbortedError("the API server dropped the taints");
+  }
   return absl::OkStatus();
 }
 
@@ -162,16 +171,20 @@ void SlicePublisher::ReportSharing(const Json& stored) {
   }
 }
 
-std::map<std::string, int> SlicePublisher::HeldUnits() const {
-  std::map<std::string, int> out;
-  const auto allocations = options_.device_plugin_store.List();
-  if (!allocations.ok()) return out;
-  for (const Allocation& allocation : *allocations) {
-    for (const std::string& text : allocation.device_ids) {
-      if (const auto id = ParseDeviceId(text); id.ok()) ++out[id->uuid];
-    }
+bool SlicePublisher::KeepsTaints() {
+  if (Clock::now() < next_taint_probe_) return keeps_taints_;
+  const auto probed = client_.Create(StrCat(kSlicesPath, "?dryRun=All"), TaintProbe(options_.node));
+  if (!probed.ok()) {  // an unhealthy card without a taint would get claims, so that it is left out meanwhile
+    Log(LogLevel::kWarn, "unhealthy cards are left out of the ResourceSlice",
+        {{"why", StrCat("the API server does not say whether it keeps taints: ", probed.status().message())}});
+    next_taint_probe_ = Clock::now() + kTaintProbeRetry;
+    return keeps_taints_ = false;
   }
-  return out;
+  keeps_taints_ = dra::KeepsTaints(*probed);
+  next_taint_probe_ = Clock::now() + kProbeEvery;
+  Log(LogLevel::kInfo, "unhealthy cards",
+      {{"are", keeps_taints_ ? "tainted" : "left out of the ResourceSlice: the feature gate DRADeviceTaints is off"}});
+  return keeps_taints_;
 }
 
 std::string SlicePublisher::NodeUid() {

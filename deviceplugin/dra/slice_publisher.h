@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "common/mutex.h"
-#include "deviceplugin/host/allocation_store.h"
+#include "deviceplugin/dra/held_units.h"
 #include "deviceplugin/node_snapshot.h"
 #include "kube/client.h"
 #include "kube/watcher.h"
@@ -27,7 +27,7 @@ struct SlicePublisherOptions {
   std::string node;
   uint64_t reserve = 0;                          // bytes of each card
   std::shared_ptr<SnapshotPublisher> snapshots;  // has one
-  AllocationStore device_plugin_store;           // units that the device plugin's containers still hold
+  std::shared_ptr<HeldUnits> held_units;         // of the device plugin's containers
   bool removes_at_exit = false;                  // delete the slice in the destructor
 };
 
@@ -45,7 +45,8 @@ class SlicePublisher {
 
   void Run();
   absl::Status PublishOnce();
-  std::map<std::string, int> HeldUnits() const;
+  // Whether the API server keeps taints. Asks it at most once in kProbeEvery, by a dry run.
+  bool KeepsTaints();
   std::string NodeUid();
   void ReportSharing(const kube::Json& stored);
 
@@ -54,7 +55,8 @@ class SlicePublisher {
   std::string node_uid_;
   bool knows_node_ = false;
   int shares_ = -1;  // the last that was reported; -1: nothing
-  Clock::time_point next_probe_{}, written_{};
+  Clock::time_point next_probe_{}, written_{}, next_taint_probe_{};
+  bool keeps_taints_ = false;
 
   mutable Mutex mutex_;
   std::map<std::string, kube::Json> slices_ SLUICE_GUARDED_BY(mutex_);  // by name, as the API server has them

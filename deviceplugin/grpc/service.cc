@@ -7,13 +7,13 @@
 #include <map>
 #include <thread>
 
-#include "common/log/grpc_log.h"
 #include "common/log/log.h"
 #include "deviceplugin.grpc.pb.h"
 #include "deviceplugin/decide/device_id.h"
 #include "deviceplugin/decide/response.h"
 #include "deviceplugin/decide/unit_choice.h"
 #include "deviceplugin/grpc/channel.h"
+#include "deviceplugin/grpc/unix_server.h"
 #include "deviceplugin/host/hook_library.h"
 #include "deviceplugin/host/pre_start.h"
 #include "deviceplugin/text.h"
@@ -23,9 +23,6 @@ namespace {
 
 using grpc::ServerContext;
 using SteadyClock = std::chrono::steady_clock;
-
-// Each stream and each waiting PreStartContainer holds a thread; calls beyond this number are refused.
-constexpr int kMaxThreads = 80;
 
 grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
@@ -237,25 +234,12 @@ class GrpcPluginServer final : public PluginServer {
   explicit GrpcPluginServer(ServiceOptions options) : service_(std::move(options)) {}
 
   ~GrpcPluginServer() override {
-    service_.Stop();
-    if (server_) {
-      // Calls in flight get a second to finish; streams end by themselves.
-      server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
-      server_->Wait();
-    }
+    service_.Stop();  // streams end by themselves
+    StopServer(server_.get());
   }
 
   bool Start(const std::string& socket) {
-    grpc::ResourceQuota quota("plugin");
-    quota.SetMaxThreads(kMaxThreads);
-    grpc::ServerBuilder builder;
-    builder.SetResourceQuota(quota);
-    builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-    builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-    builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-    builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials());
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
+    server_ = ServeUnix(socket, {&service_});
     return server_ != nullptr;
   }
 
@@ -269,7 +253,6 @@ class GrpcPluginServer final : public PluginServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PluginServer>> PluginServer::Start(const std::string& socket, ServiceOptions options) {
-  LogGrpcMessages();
   auto server = std::make_unique<GrpcPluginServer>(std::move(options));
   if (!server->Start(socket)) return absl::UnavailableError(StrCat("cannot serve on ", socket));
   return std::unique_ptr<PluginServer>(std::move(server));

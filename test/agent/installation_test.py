@@ -27,7 +27,7 @@ elif "mutatingwebhookconfigurations" in a:
     print(json.dumps({"items": cluster["webhooks"]}))
 elif a[:2] == ["get", "pods"]:
     wanted = dict(x.split("=") for x in a[a.index("-l") + 1].split(",")) if "-l" in a else None
-    chosen = [p for p in cluster["pods"] if wanted and wanted.items() <= p["metadata"]["labels"].items()]
+    chosen = [p for p in cluster["pods"] if wanted is None or wanted.items() <= p["metadata"]["labels"].items()]
     print(json.dumps({"items": chosen}))
 elif a[:2] == ["get", "pod"]:
     space = a[a.index("-n") + 1] if "-n" in a else "default"
@@ -44,6 +44,12 @@ elif a[:2] == ["get", "nodes"]:
 elif a[:2] == ["get", "node"]:
     node = {"annotations": {"sluice.dev/gpus": "[]"}}
     print(json.dumps({"metadata": node, "status": {"allocatable": cluster["units"]}}))
+elif a[:2] == ["get", "resourceslices"] and cluster.get("slices") is not None:
+    print(json.dumps({"items": cluster["slices"]}))
+elif a[:2] == ["get", "resourceclaims"] and cluster.get("slices") is not None:
+    print(json.dumps({"items": []}))
+elif a[0] == "get" and a[1].startswith("resource"):
+    sys.exit("error: the server doesn't have a resource type " + a[1])
 else:
     sys.exit("unexpected: " + " ".join(a))
 """
@@ -76,8 +82,9 @@ class Installation(unittest.TestCase):
         kubectl.write_text(KUBECTL)
         kubectl.chmod(0o755)
 
-    def run_on(self, name, webhooks, *command, units="100", node="n1", tool="", **status):
+    def run_on(self, name, webhooks, *command, units="100", node="n1", tool="", slices=None, driver=None, **status):
         cluster = {
+            "slices": slices,
             "webhooks": webhooks,
             "pods": [pod(name, c) for c in ("node", "webhook")] + [pod("another-product", "node")],
             "units": {"sluice.dev/gpu-percent": units},
@@ -85,6 +92,9 @@ class Installation(unittest.TestCase):
             "tool": tool,
             "status": {"agentVersion": VERSION, "gpus": [{"uuid": "GPU-1", "model": "H100"}], **status},
         }
+        if driver is not None:
+            ready = {"name": "dra-driver", "ready": driver}
+            cluster["pods"][0]["status"]["containerStatuses"] = [ready]
         path = pathlib.Path(self.dir.name, "cluster.json")
         path.write_text(json.dumps(cluster))
         env = {**os.environ, "CLUSTER": str(path), "PATH": self.dir.name + ":" + os.environ["PATH"]}
@@ -138,6 +148,27 @@ class Installation(unittest.TestCase):
         self.assertEqual((r.returncode, r.stderr), (1, "sluice: park: pod default/trainer is on no node yet\n"))
         r = self.run_on("gpu-share", installed, "park", "trainer", node="n2")
         self.assertEqual((r.returncode, r.stderr), (1, "sluice: no agent runs on node 'n2'\n"))
+
+    def test_doctor_knows_nodes_that_offer_their_cards_through_dra(self):
+        installed = [webhook("sluice", {"app.kubernetes.io/name": "sluice"})]
+        card = {"name": "gpu-1", "attributes": {"uuid": {"string": "GPU-1"}}, "allowMultipleAllocations": True}
+        spec = {"driver": "sluice.dev", "nodeName": "n1", "devices": [card]}
+        spec["pool"] = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+        slices = [{"metadata": {"name": "n1-sluice.dev"}, "spec": spec}]
+        r = self.run_on("sluice", installed, "doctor", units="0", slices=slices, driver=True)
+        self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+        self.assertIn("ok    node n1: 1 GPU(s) in its ResourceSlice, 0 claim(s)", r.stdout)
+        self.assertNotIn("gpu-percent is offered", r.stdout)
+        r = self.run_on("sluice", installed, "doctor", units="0", slices=[], driver=False)
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("its DRA driver is not ready", r.stdout)
+        self.assertIn("no ResourceSlice of sluice.dev", r.stdout)
+        self.assertIn("fix: kubectl -n gpu logs node-0 -c dra-driver", r.stdout)
+        r = self.run_on("sluice", installed, "doctor", slices=slices)
+        self.assertIn("device plugin and DRA driver offer the same cards", r.stdout)
+        self.assertEqual(r.returncode, 1)
+        r = self.run_on("sluice", installed, "doctor", units="0", driver=True)
+        self.assertIn("DRA: error: the server doesn't have a resource type resourceslices; not checked", r.stdout)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,14 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cstdlib>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "dra_health_v1.grpc.pb.h"
+#include "dra_health_v1alpha1.grpc.pb.h"
 #include "test/deviceplugin/dra_rig.h"
+#include "test/deviceplugin/fake_kubelet.h"
 
 namespace sluice::deviceplugin {
 namespace {
@@ -30,15 +35,85 @@ TEST_CASE("the driver registers with kubelet and publishes the node's cards") {
   CHECK(info.name() == "sluice.dev");
   CHECK(info.endpoint() == rig.dir / "kubelet/plugins/sluice.dev/dra.sock");
   CHECK(Strings(info.supported_versions().begin(), info.supported_versions().end()) ==
-        Strings{"v1.DRAPlugin", "v1beta1.DRAPlugin"});
+        Strings{"v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"});
   REQUIRE(rig.Await([&] { return rig.Published() == Strings{"gpu-0", "gpu-1"}; }));
   const Json slice = rig.api.Slices()[0];
   CHECK(slice["metadata"]["ownerReferences"][0]["uid"] == "node-uid");
   CHECK(slice["spec"]["devices"][0]["attributes"]["uuid"]["string"] == "GPU-0");
 }
 
-TEST_CASE("the slice follows the cards' health, and is made again when it was deleted") {
+// Each device of the slice with the value of its taint, if any.
+Strings Tainted(const DraRig& rig) {
+  Strings out;
+  for (const Json& slice : rig.api.Slices()) {
+    for (const Json& device : slice["spec"]["devices"]) {
+      out.push_back(device["name"]);
+      if (device.contains("taints")) {
+        const Json& taint = device["taints"][0];
+        out.back() += " " + taint["key"].get<std::string>() + "=" + taint["value"].get<std::string>() + ":" +
+                      taint["effect"].get<std::string>();
+      }
+    }
+  }
+  return out;
+}
+
+TEST_CASE("an unhealthy card gets a taint, which goes with its recovery, and whose effect follows the configuration") {
+  DraRig rig(2, "recoverSeconds: 0\n");
+  rig.Start();
+  REQUIRE(rig.Await([&] { return rig.Published().size() == 2; }));
+  rig.driver.WriteCards(PluginProcess::Cards(1) + "card GPU-1 1 0 lost\n");
+  const bool tainted =
+      rig.Await([&] { return Tainted(rig).size() == 2 && Tainted(rig)[1].starts_with("gpu-1 sluice.dev/unhealthy="); });
+  INFO(rig.driver.Log());
+  REQUIRE(tainted);
+  CHECK(Tainted(rig)[0] == "gpu-0");
+  CHECK(Tainted(rig)[1].ends_with(":NoSchedule"));
+  rig.driver.Configure("recoverSeconds: 0\ntaintEffect: NoExecute\n");
+  CHECK(rig.Await([&] { return Tainted(rig).back().ends_with(":NoExecute"); }));
+  rig.driver.WriteCards(PluginProcess::Cards(2));
+  CHECK(rig.Await([&] { return Tainted(rig) == Strings{"gpu-0", "gpu-1"}; }));
+}
+
+template <class Service, class Request, class Response>
+void CheckHealthStream() {
   DraRig rig(2);
+  rig.Start();
+  auto stub = Service::NewStub(UnixChannel(rig.endpoint));
+  grpc::ClientContext context;
+  auto stream = stub->NodeWatchResources(&context, Request());
+  Response response;
+  REQUIRE(stream->Read(&response));
+  REQUIRE(response.devices_size() == 2);
+  CHECK(response.devices(0).device().pool_name() == "node-1");
+  CHECK(response.devices(0).device().device_name() == "gpu-0");
+  CHECK(static_cast<int>(response.devices(0).health()) == 1);
+  CHECK(std::abs(response.devices(0).last_updated_time() - std::time(nullptr)) < 300);
+  rig.driver.WriteCards(PluginProcess::Cards(2) + "event 1 GPU-1 79\n");
+  do {  // a message comes every ten seconds, too
+    REQUIRE(stream->Read(&response));
+  } while (static_cast<int>(response.devices(1).health()) == 1);
+  CHECK(static_cast<int>(response.devices(1).health()) == 2);
+  CHECK_THAT(response.devices(1).message(), ContainsSubstring("79"));
+  CHECK(static_cast<int>(response.devices(0).health()) == 1);
+  // The driver ends although the stream is open.
+  CHECK(rig.driver.Terminate() == 0);
+  CHECK_FALSE(stream->Read(&response));
+}
+
+TEST_CASE("kubelet is told of the cards' health by a stream, in both versions") {
+  SECTION("v1") {
+    CheckHealthStream<::v1::DRAResourceHealth, ::v1::NodeWatchResourcesRequest, ::v1::NodeWatchResourcesResponse>();
+  }
+  SECTION("v1alpha1") {
+    CheckHealthStream<::v1alpha1::DRAResourceHealth, ::v1alpha1::NodeWatchResourcesRequest,
+                      ::v1alpha1::NodeWatchResourcesResponse>();
+  }
+}
+
+TEST_CASE("without taints the slice follows the cards' health, and is made again when it was deleted") {
+  DraRig rig(2);
+  rig.api.SetDropsTaints(true);
   rig.Start();
   REQUIRE(rig.Await([&] { return rig.Published().size() == 2; }));
   const int64_t first = Generation(rig);
@@ -207,6 +282,56 @@ TEST_CASE("units that the device plugin's containers still hold are left out of 
                               R"({"Data":{"PodDeviceEntries":null}})", Durable::kNo)
               .ok());
   CHECK(rig.Await([&] { return memory() == "80Gi"; }));
+}
+
+// A node offers its cards in one way at a time, and what runs keeps its units through each switch.
+TEST_CASE("a node that switches between device plugin and driver drains nothing and gives nothing out twice") {
+  DraRig rig(1);
+  PluginProcess plugin(rig.dir.path());  // the same files, which its constructor writes anew
+  plugin.WriteCards(PluginProcess::Cards(1));
+  plugin.Configure("collectSeconds: 1\ncollectGraceSeconds: 0\n");
+  FakeKubelet kubelet(rig.dir / "kubelet");
+  kubelet.Start();
+  plugin.Start();
+  REQUIRE(kubelet.AwaitDevices(100));
+  const Admitted pod = kubelet.Admit("pod-a", "main", 25);
+  REQUIRE(pod.status.ok());
+  // The driver comes while the plugin serves: it offers nothing, and prepares nothing.
+  rig.driver.Start();
+  REQUIRE(
+      rig.Await([&] { return rig.driver.Log().find("waiting for the device plugin to end") != std::string::npos; }));
+  CHECK(rig.Published().empty());
+  CHECK_FALSE(std::filesystem::exists(rig.RegistrationSocket()));
+  REQUIRE(plugin.Terminate() == 0);
+  pluginregistration::PluginInfo info;
+  REQUIRE(rig.Register(&info));
+  const auto memory = [&] {
+    const auto slices = rig.api.Slices();
+    return slices.empty() ? "" : slices[0]["spec"]["devices"][0]["capacity"]["memory"]["value"].get<std::string>();
+  };
+  CHECK(rig.Await([&] { return memory() == "60Gi"; }));
+  CHECK(IsFile(pod.RunDir() + "/allocation.json"));  // the container runs on
+  rig.api.PutClaim(MakeClaim({"a", "u-a", {"gpu-0"}, "40Gi", "50"}));
+  REQUIRE(rig.Prepare({{"a", "u-a"}}).claims().at("u-a").error().empty());
+  rig.api.PutClaim(MakeClaim({"b", "u-b", {"gpu-0"}, "30Gi", "10"}));
+  CHECK_THAT(rig.Prepare({{"b", "u-b"}}).claims().at("u-b").error(),
+             ContainsSubstring("has 60Gi for claims") && ContainsSubstring("containers of the device plugin"));
+  // Back again: the plugin waits for the driver's end, and withholds what the claim holds.
+  REQUIRE(rig.driver.Terminate() == 0);
+  const int before = kubelet.registrations();
+  plugin.Start();
+  REQUIRE(kubelet.Await([&] { return kubelet.registrations() > before; }));
+  const bool withheld = kubelet.AwaitDevices(50, 50);
+  INFO(plugin.Log());
+  REQUIRE(withheld);
+  CHECK(IsFile(rig.driver.Path("alloc/claim-u-a/allocation.json")));
+  CHECK(IsFile(pod.RunDir() + "/allocation.json"));
+  CHECK(kubelet.Admit("pod-b", "main", 25).status.ok());
+  CHECK_THAT(kubelet.AllocateIds(Ids("GPU-0", 75, 100)).error_message(),
+             ContainsSubstring("held by claims of Dynamic Resource Allocation"));
+  // The claim ends: the driver would remove its folder.
+  REQUIRE(RemoveTree(rig.driver.Path("alloc/claim-u-a")).ok());
+  CHECK(kubelet.AwaitDevices(100));
 }
 
 TEST_CASE("sockets that were removed are made again") {

@@ -6,6 +6,7 @@
 #include "common/claims/parameters.h"
 #include "deviceplugin/dra/claim.h"
 #include "deviceplugin/dra/claim_store.h"
+#include "deviceplugin/dra/health.h"
 #include "deviceplugin/dra/resource_slice.h"
 #include "deviceplugin/host/cdi.h"
 #include "test/deviceplugin/cards_for_tests.h"
@@ -184,6 +185,88 @@ TEST_CASE("the slice lists each healthy card with what claims may consume of it"
   CHECK(device["attributes"]["driverVersion"]["version"] == "580.95.5");
   input.inventory.cards[0].state = CardState::kUnhealthy;
   CHECK(MakeDevices(input).size() == 1);
+}
+
+TEST_CASE("an unhealthy card is listed with a taint where the API server keeps taints") {
+  SliceInput sick = Node();
+  sick.inventory.cards[1].state = CardState::kUnhealthy;
+  sick.inventory.cards[1].reason = "xid";
+  CHECK(MakeDevices(sick).size() == 1);
+  sick.keeps_taints = true;
+  const Json devices = MakeDevices(sick);
+  REQUIRE(devices.size() == 2);
+  CHECK_FALSE(devices[0].contains("taints"));
+  const Json taint = {{"key", "sluice.dev/unhealthy"}, {"value", "xid"}, {"effect", "NoSchedule"}};
+  CHECK(devices[1]["taints"] == Json::array({taint}));
+  // The API server adds the time, which is no change, and which a change of another card must keep.
+  Json stored = MakeSlice(sick, 3);
+  stored["metadata"]["resourceVersion"] = "5";
+  stored["spec"]["devices"][1]["taints"][0]["timeAdded"] = "2026-11-26T00:00:00Z";
+  CHECK(PlanSlices(sick, {stored}).act == SlicePlan::Act::kNothing);
+  SliceInput other = sick;
+  other.inventory.cards[0].architecture = "Hopper";
+  const SlicePlan plan = PlanSlices(other, {stored});
+  REQUIRE(plan.act == SlicePlan::Act::kUpdate);
+  CHECK((*plan.slice)["spec"]["devices"][1]["taints"] == stored["spec"]["devices"][1]["taints"]);
+  // Another effect is another taint, and begins anew.
+  other.taint_effect = "NoExecute";
+  CHECK_FALSE((*PlanSlices(other, {stored}).slice)["spec"]["devices"][1]["taints"][0].contains("timeAdded"));
+  // A card that is well again loses it.
+  const SlicePlan well = PlanSlices(Node(), {stored});
+  REQUIRE(well.act == SlicePlan::Act::kUpdate);
+  CHECK_FALSE((*well.slice)["spec"]["devices"][1].contains("taints"));
+  // Cards that are not offered are never listed.
+  sick.inventory.cards[1].state = CardState::kNotOffered;
+  CHECK(MakeDevices(sick).size() == 1);
+}
+
+TEST_CASE("a dry run's answer says whether the API server keeps taints") {
+  Json answer = TaintProbe("node-1");
+  CHECK(answer["spec"]["nodeName"] == "node-1");
+  CHECK(answer["metadata"]["name"] != SliceName("node-1"));
+  CHECK(KeepsTaints(answer));
+  answer["spec"]["devices"][0].erase("taints");
+  CHECK_FALSE(KeepsTaints(answer));
+  CHECK_FALSE(KeepsTaints(Json::object()));
+}
+
+TEST_CASE("an unhealthy card is given to claims that tolerate its taint, and to no other") {
+  Inventory sick = TwoCards();
+  sick.cards[0].state = CardState::kUnhealthy;
+  sick.cards[0].reason = "xid";
+  const auto read = [&](const Json& tolerations) {
+    Json claim = MakeClaim({"c", "uid-1", {"gpu-a"}, "20Gi", "25"});
+    claim["status"]["allocation"]["devices"]["results"][0]["tolerations"] = tolerations;
+    return Read(claim, sick);
+  };
+  CHECK(Why(read(Json::array())).starts_with("unhealthy"));
+  CHECK(read({{{"operator", "Exists"}}}).ok());
+  CHECK(read({{{"key", "sluice.dev/unhealthy"}, {"operator", "Exists"}, {"effect", "NoSchedule"}}}).ok());
+  CHECK(read({{{"key", "sluice.dev/unhealthy"}, {"operator", "Equal"}, {"value", "xid"}}}).ok());
+  CHECK(read({{{"key", "sluice.dev/unhealthy"}, {"value", "xid"}}}).ok());
+  CHECK(Why(read({{{"key", "sluice.dev/unhealthy"}, {"value", "lost"}}})).starts_with("unhealthy"));
+  CHECK(Why(read({{{"key", "example.com/other"}, {"operator", "Exists"}}})).starts_with("unhealthy"));
+  CHECK(Why(read("all")).starts_with("unhealthy"));
+  sick.cards[0].state = CardState::kNotOffered;
+  CHECK(Why(read({{{"operator", "Exists"}}})).starts_with("not-offered"));
+}
+
+TEST_CASE("kubelet is told of each card's health, with the reason") {
+  Inventory cards = TwoCards();
+  cards.cards[0].state = CardState::kUnhealthy;
+  cards.cards[0].reason = "xid";
+  cards.cards[0].detail = "XID 79" + std::string(2000, '.');
+  cards.cards[1].state = CardState::kNotOffered;
+  cards.cards[1].reason = "mig";
+  cards.cards.push_back(HealthyCard("GPU-C", 2));
+  const auto health = HealthOf(cards);
+  REQUIRE(health.size() == 3);
+  CHECK(health[0].device == "gpu-a");
+  CHECK(health[0].state == DeviceHealth::State::kUnhealthy);
+  CHECK(health[0].message.starts_with("xid: XID 79"));
+  CHECK(health[0].message.size() == 1024);
+  CHECK(health[1].state == DeviceHealth::State::kUnknown);
+  CHECK(health[2] == DeviceHealth{"gpu-c", DeviceHealth::State::kHealthy, ""});
 }
 
 TEST_CASE("units that the device plugin's containers still hold are not offered") {

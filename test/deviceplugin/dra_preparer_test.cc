@@ -59,13 +59,15 @@ struct Node {
 
   // A new process: only files remain.
   void Restart() {
-    preparer = std::make_unique<Preparer>(
-        PreparerOptions{snapshots, Store(), "node-1", 0, [this](const ClaimRef& ref) -> absl::StatusOr<Json> {
-                          if (api_is_down) return absl::UnavailableError("down");
-                          const auto it = claims.find(ref.name);
-                          if (it == claims.end()) return absl::NotFoundError("no such claim");
-                          return it->second;
-                        }});
+    preparer = std::make_unique<Preparer>(PreparerOptions{snapshots, Store(), "node-1", 0,
+                                                          [this](const ClaimRef& ref) -> absl::StatusOr<Json> {
+                                                            if (api_is_down) return absl::UnavailableError("down");
+                                                            const auto it = claims.find(ref.name);
+                                                            if (it == claims.end())
+                                                              return absl::NotFoundError("no such claim");
+                                                            return it->second;
+                                                          },
+                                                          std::make_shared<HeldUnits>(AllocationStore(dir / "alloc"))});
     REQUIRE(preparer->Restore().ok());
   }
 
@@ -168,6 +170,49 @@ TEST_CASE("claims that exceed a card are refused, unless those that hold it have
   CHECK_THAT(node.Why("c", "u-c"), ContainsSubstring("10 percent of its time"));
   node.Put({"d", "u-d", {"gpu-0"}, "", ""});
   CHECK_THAT(node.Why("d", "u-d"), ContainsSubstring("claim-excess"));
+}
+
+TEST_CASE("units of the device plugin's containers count until those end") {
+  Node node(1);
+  Json devices = Json::array();
+  for (const std::string& id : Ids("GPU-0", 0, 40)) devices.push_back(id);
+  REQUIRE(MakeDirs(node.dir / "alloc/pod-1").ok());
+  std::ofstream(node.dir / "alloc/pod-1/allocation.json")
+      << Json{{"version", 1}, {"id", "pod-1"}, {"devices", devices}};
+  node.Restart();
+  node.Put({"a", "u-a", {"gpu-0"}, "60Gi", "10"});
+  CHECK_THAT(node.Why("a", "u-a"), ContainsSubstring("claim-excess") && ContainsSubstring("has 48Gi for claims") &&
+                                       ContainsSubstring("40 percent of its time: containers of the device plugin"));
+  node.Put({"b", "u-b", {"gpu-0"}, "48Gi", "60"});
+  CHECK(node.Why("b", "u-b") == "ok");
+  CHECK(node.preparer->Unprepare({"team", "b", "u-b"}).ok());
+  REQUIRE(RemoveTree(node.dir / "alloc/pod-1").ok());
+  CHECK(node.Why("a", "u-a") == "ok");
+}
+
+TEST_CASE("the device plugin counts the units of claims from before a node's switch") {
+  Node node(2);
+  node.Put({"a", "u-a", {"gpu-0"}, "40Gi", "50"});
+  node.Put({"b", "u-b", {"gpu-0", "gpu-1"}, "20Gi", "10"});
+  REQUIRE(node.Why("a", "u-a") == "ok");
+  REQUIRE(node.Why("b", "u-b") == "ok");
+  const auto units = ClaimedUnits(node.dir / "alloc");
+  REQUIRE(units.has_value());
+  CHECK(*units == std::map<std::string, int>{{"GPU-0", 75}, {"GPU-1", 25}});
+  CHECK(ClaimedUnits(node.dir / "nowhere")->empty());
+}
+
+TEST_CASE("the id of a share is kubelet's to know, and no part of the checkpoint") {
+  Node node(1);
+  node.Put({"a", "u-a", {"gpu-0"}, "40Gi", "50"});
+  Json& result = node.claims["a"]["status"]["allocation"]["devices"]["results"][0];
+  result["shareID"] = "share-1";
+  REQUIRE(node.Prepare("a", "u-a")->share.devices[0].share_id == "share-1");
+  const std::string file = *ReadFile(node.dir / "alloc/claim-u-a/allocation.json");
+  CHECK(file.find("share-1") == std::string::npos);
+  node.Restart();
+  CHECK(node.Prepare("a", "u-a")->share.devices[0].share_id == "share-1");
+  CHECK(*ReadFile(node.dir / "alloc/claim-u-a/allocation.json") == file);  // not prepared anew
 }
 
 TEST_CASE("nothing is given back on the word of an API server that does not answer") {

@@ -57,18 +57,28 @@ struct FakeApi::State {
   std::map<std::string, Json> slices, claims;
   std::vector<Event> events;
   int version = 10, writes = 0;
-  std::atomic<bool> down = false, drops = false, ending = false;
+  std::atomic<bool> down = false, drops = false, drops_taints = false, ending = false;
+
+  // Drops the fields of gates that are off, and stamps taints.
+  void Admit(Json& slice) const {
+    for (Json& device : slice["spec"]["devices"]) {
+      if (drops) {
+        device.erase("allowMultipleAllocations");
+        for (Json& capacity : device["capacity"]) capacity.erase("requestPolicy");
+      }
+      if (drops_taints) device.erase("taints");
+      if (!device.contains("taints")) continue;
+      for (Json& taint : device["taints"]) {
+        if (!taint.contains("timeAdded")) taint["timeAdded"] = "2026-11-26T00:00:" + std::to_string(version % 60) + "Z";
+      }
+    }
+  }
 
   // With the mutex held.
   void Store(Json slice, const char* type) {
     const std::string name = slice["metadata"]["name"];
     slice["metadata"]["resourceVersion"] = std::to_string(++version);
-    if (drops) {
-      for (Json& device : slice["spec"]["devices"]) {
-        device.erase("allowMultipleAllocations");
-        for (Json& capacity : device["capacity"]) capacity.erase("requestPolicy");
-      }
-    }
+    Admit(slice);
     events.push_back({version, Json{{"type", type}, {"object", slice}}.dump() + "\n"});
     if (std::string_view(type) == "DELETED") {
       slices.erase(name);
@@ -106,6 +116,10 @@ struct FakeApi::State {
     Json slice = Json::parse(request.body);
     const std::string name = slice["metadata"]["name"];
     const std::lock_guard lock(mutex);
+    if (request.get_param_value("dryRun") == "All") {
+      Admit(slice);
+      return Answer(response, 201, slice);
+    }
     if (is_new && slices.contains(name)) return Fail(response, 409, name + " already exists");
     if (!is_new && !slices.contains(name)) return Fail(response, 404, name + " not found");
     if (!is_new && slices[name]["metadata"]["resourceVersion"] != slice["metadata"]["resourceVersion"])
@@ -181,6 +195,7 @@ void FakeApi::DeleteClaim(const std::string& name) {
 
 void FakeApi::SetDown(bool down) { state_->down = down; }
 void FakeApi::SetDropsSharing(bool drops) { state_->drops = drops; }
+void FakeApi::SetDropsTaints(bool drops) { state_->drops_taints = drops; }
 
 std::vector<Json> FakeApi::Slices() const {
   const std::lock_guard lock(state_->mutex);

@@ -37,6 +37,8 @@ class FakeApi {
   void SetDown(bool down);
   // The feature gate DRAConsumableCapacity is off: the server drops its fields.
   void SetDropsSharing(bool drops);
+  // The feature gate DRADeviceTaints is off.
+  void SetDropsTaints(bool drops);
 
   std::vector<nlohmann::json> Slices() const;
   void PutSlice(const nlohmann::json& slice);

@@ -55,6 +55,20 @@ TEST_CASE("grown shares: a pod that ended while the agent is down holds nothing"
   CHECK(WithheldUnits(Grown({{"GPU-1", 20}}, {{"GPU-1", -20}}), {Given("b", Ids("GPU-1", 50, 99))}, lives).empty());
 }
 
+TEST_CASE("claims of the DRA driver withhold units beside grown shares, until they end") {
+  const std::vector<CheckpointEntry> checkpoint = {Given("a", Ids("GPU-1", 0, 9))};
+  CHECK(WithheldUnits(Grown({{"GPU-1", 20}}), checkpoint, Lives, {{"GPU-1", 30}}) == Set(Ids("GPU-1", 50, 99)));
+  GrownShares shares(Lives);
+  CHECK(!shares.SetCheckpoint(checkpoint));
+  CHECK(shares.SetClaimed({{"GPU-1", 30}}));
+  CHECK(shares.Withheld() == Set(Ids("GPU-1", 70, 99)));
+  CHECK_THAT(std::string(shares.CheckAllocation(Ids("GPU-1", 60, 79)).message()),
+             ContainsSubstring("30 free percent of GPU GPU-1 are held by claims of Dynamic Resource Allocation"));
+  CHECK(shares.CheckAllocation(Ids("GPU-1", 10, 69)).ok());
+  CHECK(shares.SetClaimed({}));
+  CHECK(shares.CheckAllocation(Ids("GPU-1", 60, 79)).ok());
+}
+
 TEST_CASE("grown shares: Allocate refuses a withheld unit and says why") {
   GrownShares shares(Lives);
   CHECK(!shares.SetCheckpoint({Given("a", Ids("GPU-1", 0, 49))}));

@@ -1,0 +1,434 @@
+// dramanager drives kubelet's own DRA manager and plugin watcher (packages of the pinned k8s.io/kubernetes) against the
+// built sluice-dra-driver: random pods with claims start, end and restart, claims are shared, kubelet and driver are
+// restarted and killed, the node reboots, cards become unhealthy. At all times no byte and no percent of a card is given
+// out twice, and the driver's folders are those of the claims that kubelet holds.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+const (
+	cards   = 8
+	cardGiB = 80
+)
+
+var (
+	driver = flag.String("driver", "", "the built sluice-dra-driver")
+	nvml   = flag.String("nvml", "", "the fake NVML library")
+	steps  = flag.Int("steps", 10000, "random steps")
+	seed   = flag.Int64("seed", 1, "of the random steps")
+)
+
+// share is a claim as the scheduler allocated it.
+type share struct {
+	object  *resourceapi.ResourceClaim
+	card    int
+	gib     int
+	percent int
+	users   int // pods
+}
+
+type node struct {
+	dir       string
+	random    *rand.Rand
+	api       *api
+	kubelet   *kubelet
+	process   *process
+	pods      map[types.UID]*v1.Pod
+	active    atomic.Pointer[[]*v1.Pod] // the same, for kubelet's own thread
+	shares    map[string]*share         // by the claim's name
+	unhealthy map[int]bool
+	counts    map[string]int
+	next      int
+}
+
+func (n *node) fail(format string, args ...any) {
+	log, _ := os.ReadFile(n.path("driver.log"))
+	if len(log) > 8000 {
+		log = log[len(log)-8000:]
+	}
+	// The driver's log goes first: the last error alone explains little.
+	fmt.Fprintf(os.Stderr, "%s\nFAILED (seed %d): %s\n", log, *seed, fmt.Sprintf(format, args...))
+	n.process.kill()
+	os.RemoveAll(n.dir)
+	os.Exit(1)
+}
+
+func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
+
+func (n *node) must(err error) {
+	if err != nil {
+		n.fail("%v", err)
+	}
+}
+
+// await has a generous bound, so that no result depends on time.
+func (n *node) await(what string, done func() error) {
+	var err error
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		if err = done(); err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			n.fail("timed out waiting for %s: %v", what, err)
+		}
+	}
+}
+
+func (n *node) writeCards() {
+	var text strings.Builder
+	for i := 0; i < cards; i++ {
+		flag := ""
+		if n.unhealthy[i] {
+			flag = "lost"
+		}
+		fmt.Fprintf(&text, "card GPU-%d %d %d %s\n", i, i, i%2, flag)
+	}
+	n.must(os.WriteFile(n.path("nvml.new"), []byte(text.String()), 0o644))
+	n.must(os.Rename(n.path("nvml.new"), n.path("nvml")))
+}
+
+func (n *node) held(card int) (gib, percent int) {
+	for _, s := range n.shares {
+		if s.card == card {
+			gib, percent = gib+s.gib, percent+s.percent
+		}
+	}
+	return gib, percent
+}
+
+func quantity(text string) *resource.Quantity {
+	q := resource.MustParse(text)
+	return &q
+}
+
+// allocate is the scheduler: a claim on a card with room, or nil.
+func (n *node) allocate(gib, percent int) *share {
+	card := n.random.Intn(cards)
+	heldGiB, heldPercent := n.held(card)
+	if n.unhealthy[card] || heldGiB+gib > cardGiB || heldPercent+percent > 100 {
+		return nil
+	}
+	n.next++
+	name := fmt.Sprintf("claim-%d", n.next)
+	id := types.UID(fmt.Sprintf("share-%d", n.next))
+	result := resourceapi.DeviceRequestAllocationResult{
+		Request: "gpu", Driver: "sluice.dev", Pool: nodeName, Device: fmt.Sprintf("gpu-%d", card), ShareID: &id,
+		ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
+			"memory": *quantity(fmt.Sprintf("%dGi", gib)), "compute": *quantity(fmt.Sprint(percent)),
+		},
+	}
+	object := &resourceapi.ResourceClaim{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID(fmt.Sprintf("uid-%d", n.next))},
+	}
+	object.Status.Allocation = &resourceapi.AllocationResult{}
+	object.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{result}
+	s := &share{object: object, card: card, gib: gib, percent: percent}
+	n.shares[name] = s
+	return s
+}
+
+func (n *node) pod(shares ...*share) *v1.Pod {
+	n.next++
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "team", Name: fmt.Sprintf("pod-%d", n.next), UID: types.UID(fmt.Sprintf("pod-uid-%d", n.next)),
+	}}
+	container := v1.Container{Name: "main"}
+	for _, s := range shares {
+		name := s.object.Name
+		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, v1.PodResourceClaim{Name: name, ResourceClaimName: &name})
+		container.Resources.Claims = append(container.Resources.Claims, v1.ResourceClaim{Name: name})
+		s.users++
+		s.object.Status.ReservedFor = append(s.object.Status.ReservedFor,
+			resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
+		n.api.put(s.object)
+	}
+	pod.Spec.Containers = []v1.Container{container}
+	n.pods[pod.UID] = pod
+	n.publish()
+	return pod
+}
+
+// reaching repeats a call, as kubelet's pod workers do, while the plugin watcher replaces the connection to a driver that
+// was restarted: it closes the old one up to seconds later. Any other error is the driver's.
+func (n *node) reaching(call func() error) {
+	n.await("kubelet's connection", func() error {
+		err := call()
+		if err == nil {
+			return nil
+		}
+		for _, passing := range []string{"client connection is closing", "not registered", "is not usable", "connection error", "error reading from server"} {
+			if strings.Contains(err.Error(), passing) {
+				n.counts["reconnects"]++
+				return err
+			}
+		}
+		n.fail("%v", err)
+		return nil
+	})
+}
+
+func (n *node) prepare(pod *v1.Pod) {
+	n.reaching(func() error { return n.kubelet.dra.PrepareResources(context.Background(), pod) })
+	info, err := n.kubelet.dra.GetResources(pod, &pod.Spec.Containers[0])
+	n.must(err)
+	var names []string
+	for _, device := range info.CDIDevices {
+		names = append(names, device.Name)
+	}
+	for _, claim := range pod.Spec.ResourceClaims {
+		s := n.shares[claim.Name]
+		for _, want := range []string{"sluice.dev/claim=" + string(s.object.UID), fmt.Sprintf("sluice.dev/gpu=GPU-%d", s.card)} {
+			if !slices.Contains(names, want) {
+				n.fail("%s: CDI names %v lack %s", pod.Name, names, want)
+			}
+		}
+	}
+}
+
+func (n *node) end(pod *v1.Pod) {
+	n.reaching(func() error { return n.kubelet.dra.UnprepareResources(context.Background(), pod) })
+	delete(n.pods, pod.UID)
+	n.publish()
+	for _, claim := range pod.Spec.ResourceClaims {
+		s := n.shares[claim.Name]
+		s.object.Status.ReservedFor = slices.DeleteFunc(s.object.Status.ReservedFor,
+			func(r resourceapi.ResourceClaimConsumerReference) bool { return r.UID == pod.UID })
+		n.api.put(s.object)
+		if s.users--; s.users == 0 {
+			n.api.remove(claim.Name)
+			delete(n.shares, claim.Name)
+		}
+	}
+}
+
+// reached waits until kubelet has found the driver, by a claim of its own.
+func (n *node) reached() {
+	s := n.allocate(1, 1)
+	for ; s == nil; s = n.allocate(1, 1) {
+		if len(n.pods) > 0 && n.random.Intn(cards) == 0 {
+			n.endAny() // all cards may be full
+		}
+	}
+	pod := n.pod(s)
+	n.await("kubelet to reach the driver", func() error {
+		return n.kubelet.dra.PrepareResources(context.Background(), pod)
+	})
+	n.end(pod)
+}
+
+func (n *node) any() *v1.Pod {
+	var all []types.UID
+	for uid := range n.pods {
+		all = append(all, uid)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	slices.Sort(all) // the same steps for one seed
+	return n.pods[all[n.random.Intn(len(all))]]
+}
+
+// endAny waits until kubelet reaches the driver.
+func (n *node) endAny() {
+	pod := n.any()
+	n.await("a pod's end", func() error { return n.kubelet.dra.UnprepareResources(context.Background(), pod) })
+	n.end(pod)
+}
+
+// check compares the driver's files with the model.
+func (n *node) check() {
+	entries, err := os.ReadDir(n.path("alloc"))
+	n.must(err)
+	var have, want []string
+	gib, percent := map[string]uint64{}, map[string]uint64{}
+	for _, entry := range entries {
+		have = append(have, entry.Name())
+		text, err := os.ReadFile(n.path("alloc/" + entry.Name() + "/allocation.json"))
+		n.must(err)
+		var file struct {
+			Claim struct {
+				Devices []struct {
+					UUID            string
+					Memory, Compute uint64
+				}
+			}
+		}
+		n.must(json.Unmarshal(text, &file))
+		for _, device := range file.Claim.Devices {
+			gib[device.UUID] += device.Memory >> 30
+			percent[device.UUID] += device.Compute
+		}
+	}
+	for _, s := range n.shares {
+		want = append(want, "claim-"+string(s.object.UID))
+	}
+	sort.Strings(want)
+	if !slices.Equal(have, want) {
+		n.fail("folders %v, claims %v", have, want)
+	}
+	for uuid := range gib {
+		if gib[uuid] > cardGiB || percent[uuid] > 100 {
+			n.fail("%s: %d GiB and %d percent are given out", uuid, gib[uuid], percent[uuid])
+		}
+	}
+}
+
+// health compares what kubelet says of a pod's devices with the cards.
+func (n *node) health() {
+	for _, pod := range n.pods {
+		for _, claim := range pod.Spec.ResourceClaims {
+			want := v1.ResourceHealthStatusHealthy
+			if n.unhealthy[n.shares[claim.Name].card] {
+				want = v1.ResourceHealthStatusUnhealthy
+			}
+			n.await(fmt.Sprintf("%s's health %s", pod.Name, want), func() error {
+				if have := n.kubelet.health(pod, claim.Name); have != want {
+					return fmt.Errorf("%s is %q", claim.Name, have)
+				}
+				return nil
+			})
+		}
+	}
+	n.counts["health"]++
+}
+
+// heal waits for the driver, whose slice the scheduler would see. It comes before a restart: a driver that starts after a card was lost has never seen it.
+func (n *node) heal() {
+	clear(n.unhealthy)
+	n.writeCards()
+	n.await("the driver to see the cards", func() error {
+		text, err := os.ReadFile(n.path("run/plugin.json"))
+		if healthy := strings.Count(string(text), `"state": "healthy"`); err == nil && healthy != cards {
+			return fmt.Errorf("%d are healthy", healthy)
+		}
+		return err
+	})
+}
+
+func (n *node) startPod() {
+	var shares []*share
+	if other := n.any(); other != nil && n.random.Intn(4) == 0 { // a claim that another pod uses
+		shares = append(shares, n.shares[other.Spec.ResourceClaims[0].Name])
+		n.counts["shared"]++
+	}
+	for i := 0; i <= n.random.Intn(2); i++ {
+		if s := n.allocate(1+n.random.Intn(30), 1+n.random.Intn(30)); s != nil {
+			shares = append(shares, s)
+		}
+	}
+	if len(shares) > 0 {
+		n.prepare(n.pod(shares...))
+		n.counts["pods"]++
+	}
+}
+
+func (n *node) step() {
+	switch act := n.random.Intn(1000); {
+	case act < 500 || len(n.pods) == 0:
+		n.startPod()
+	case act < 850:
+		n.end(n.any())
+	case act < 990: // a container's restart, or kubelet's sync
+		n.prepare(n.any())
+		n.counts["again"]++
+	case act < 993:
+		n.unhealthy[n.random.Intn(cards)] = true
+		n.writeCards()
+		n.health()
+	case act < 996:
+		n.heal()
+		n.health()
+	case act < 997:
+		n.heal()
+		n.process.kill()
+		n.startDriver()
+		n.reached()
+		n.counts["kills"]++
+	case act < 998:
+		n.heal()
+		n.process.terminate()
+		n.startDriver()
+		n.reached()
+		n.counts["restarts"]++
+	case act < 999:
+		n.heal()
+		n.restartKubelet()
+		n.reached()
+		for _, pod := range n.pods { // kubelet asks for all claims again
+			n.prepare(pod)
+		}
+		n.counts["kubelets"]++
+	default: // reboot: no process, no specs; all containers start anew
+		n.heal()
+		n.process.kill()
+		n.must(os.RemoveAll(n.path("cdi")))
+		n.restartKubelet()
+		n.startDriver()
+		n.reached()
+		for _, pod := range n.pods {
+			n.prepare(pod)
+		}
+		n.counts["reboots"]++
+	}
+	n.check()
+}
+
+func main() {
+	flag.Parse()
+	klog.InitFlags(nil)
+	klog.LogToStderr(false)
+	dir, err := os.MkdirTemp("", "dram")
+	if err != nil {
+		panic(err)
+	}
+	n := &node{
+		dir: dir, random: rand.New(rand.NewSource(*seed)), pods: map[types.UID]*v1.Pod{}, shares: map[string]*share{},
+		unhealthy: map[int]bool{}, counts: map[string]int{}, api: newAPI(), process: &process{},
+	}
+	defer os.RemoveAll(dir)
+	n.setUp()
+	n.publish()
+	go serveAgents(n.path("alloc"))
+	n.startDriver()
+	n.restartKubelet()
+	n.reached()
+	for i := 0; i < *steps; i++ {
+		n.step()
+	}
+	for len(n.pods) > 0 {
+		n.end(n.any())
+	}
+	n.check()
+	n.process.terminate()
+	fmt.Println("ok:", *steps, "steps", n.counts)
+}
+
+// publish tells kubelet which pods are active: those that it does not know lose their claims after a minute.
+func (n *node) publish() {
+	out := make([]*v1.Pod, 0, len(n.pods))
+	for _, pod := range n.pods {
+		out = append(out, pod)
+	}
+	n.active.Store(&out)
+}
