@@ -156,7 +156,7 @@ CUcontext Device::MemoryContext(CUcontext current) {
 }
 
 CUcontext Device::PoolContext(CUcontext owner) {
-  // Without a primary context nothing else would keep it: one that nobody asked for takes memory of the GPU.
+  // Without a primary context the memory stays in this one: a context that no program asked for takes GPU memory.
   if (owner == primary_.load(std::memory_order_relaxed)) return owner;
   RelaxedCapture relaxed;
   unsigned flags = 0;

@@ -14,7 +14,7 @@ namespace {
 template <typename Advise>
 CUresult Advised(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUmemLocation location, Advise advise) {
   const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
-  // As for cuMemAlloc's memory, and for memory that is nobody's.
+  // As for cuMemAlloc's memory, and for memory that was freed.
   if (tracked ? !tracked->allocation.app_managed : IsFreeInArena(pointer)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = advise();
   if (result == CUDA_SUCCESS && tracked) {
