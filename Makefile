@@ -25,7 +25,7 @@ nightly:
 	@scripts/nightly $(NIGHTLY_FLAGS)
 # make arm64          cross-compile the programs for arm64, run their unit tests under qemu, write an image index of both architectures
 arm64:
-	@scripts/cross test && scripts/test --build-only && scripts/image --built build --arm64 build-arm64 build/sluice-image.tar
+	@scripts/cross test && scripts/cross build && scripts/test --build-only && scripts/image --built build --arm64 build-arm64 build/sluice-image.tar
 # make cluster-demo   start the local cluster, install the chart, run an annotated pod, print its log
 cluster-demo:
 	@scripts/optional test/cluster/demo "the local cluster (test/cluster)"
