@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""A node autoscaler on the real control plane: Karpenter, with its provider of simulated nodes (kwok), makes nodes for shares.
+"""A node autoscaler on the real control plane: Karpenter, with its provider of simulated nodes, makes nodes for shares.
 
-Karpenter and kwok run beside the cluster, as programs. The instance type of docs/operate/queues.md offers two GPUs' units.
+Karpenter and kwok run beside the cluster, as programs. The instance type is that of docs/operate/queues.md.
 """
 
 import json
@@ -166,10 +166,8 @@ class Autoscaler(unittest.TestCase):
             self.share(f"big-{i}", "0.6")
         self.running("big-0", "big-1")
         self.share("waits", "0.6")
-        told = lambda: [
-            e["message"]
-            for e in p.get("-n", SPACE, "events", "--field-selector=involvedObject.name=waits,reason=Nominated")["items"]
-        ]
+        chosen = "--field-selector=involvedObject.name=waits,reason=Nominated"
+        told = lambda: [e["message"] for e in p.get("-n", SPACE, "events", chosen)["items"]]
         self.assertIn(os.environ["CLUSTER_NODE"], p.wait(90, "Karpenter's opinion", told)[0])
         line = lambda: [x for x in p.plugin("doctor", check=False).stdout.splitlines() if "no card fits" in x]
         self.assertIn("the sum fits, no card fits: 1 pod", p.wait(60, "doctor's line", line)[0])
