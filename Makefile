@@ -1,5 +1,5 @@
 # Every target is a script, and CI runs the same ones.
-.PHONY: help demo build test check check-fast format nightly cluster-demo bench-cluster release clean
+.PHONY: help demo build test check check-fast format nightly arm64 cluster-demo bench-cluster release clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 # make demo           build the needed parts, play two tenants on the simulated GPU, show the result
@@ -23,6 +23,9 @@ format:
 # make nightly        sanitizers, fuzzers, clang-tidy of the whole tree; hours (NIGHTLY_FLAGS="--only fuzz" for one part)
 nightly:
 	@scripts/nightly $(NIGHTLY_FLAGS)
+# make arm64          cross-compile the programs for arm64, run their unit tests under qemu, write an image index of both architectures
+arm64:
+	@scripts/cross test && scripts/cross build && scripts/test --build-only && scripts/image --built build --arm64 build-arm64 build/sluice-image.tar
 # make cluster-demo   start the local cluster, install the chart, run an annotated pod, print its log
 cluster-demo:
 	@scripts/optional test/cluster/demo "the local cluster (test/cluster)"
@@ -34,4 +37,4 @@ release:
 	@scripts/optional scripts/release "the release build (scripts/release)"
 # make clean          remove the build folders; downloads and the compiler cache stay
 clean:
-	@rm -rf build build-asan build-tsan build-fuzz build-nightly
+	@rm -rf build build-arm64 build-asan build-tsan build-fuzz build-nightly

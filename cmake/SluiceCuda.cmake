@@ -9,9 +9,9 @@ else()
   set(_cache $ENV{HOME}/.cache/sluice)
 endif()
 find_path(SLUICE_CUDA_INCLUDE cuda.h
-  HINTS $ENV{CUDA_HOME}/include ${_cache}/cuda/nvidia/cu13/include PATHS /usr/local/cuda/include NO_DEFAULT_PATH)
+  HINTS $ENV{CUDA_HOME}/include ${_cache}/cuda/nvidia/cu13/include PATHS /usr/local/cuda/include NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
 find_path(SLUICE_CUDNN_INCLUDE cudnn.h
-  HINTS $ENV{CUDA_HOME}/include ${_cache}/cuda/nvidia/cudnn_jit/include PATHS /usr/local/cuda/include /usr/include NO_DEFAULT_PATH)
+  HINTS $ENV{CUDA_HOME}/include ${_cache}/cuda/nvidia/cudnn_jit/include PATHS /usr/local/cuda/include /usr/include NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
 if(NOT SLUICE_CUDA_INCLUDE)
   message(FATAL_ERROR "cuda.h was not found in $CUDA_HOME, /usr/local/cuda or ${_cache}/cuda; run scripts/setup build")
 endif()

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """image_digest.py OCI-ARCHIVE...: the compressed size of each image's layers in bytes, and its digest.
 
-The archives must have one digest.
+Of an index of several architectures it is the largest image's size. The archives must have one digest.
 """
 
 import json
@@ -16,8 +16,10 @@ def image(path):
             return json.load(tar.extractfile(name))
 
         digest = blob("index.json")["manifests"][0]["digest"]
-        layers = blob("blobs/" + digest.replace(":", "/"))["layers"]
-        return sum(layer["size"] for layer in layers), digest
+        manifest = blob("blobs/" + digest.replace(":", "/"))
+        entries = [m["digest"] for m in manifest.get("manifests", [])]
+        images = [blob("blobs/" + d.replace(":", "/")) for d in entries] or [manifest]
+        return max(sum(layer["size"] for layer in i["layers"]) for i in images), digest
 
 
 if __name__ == "__main__":

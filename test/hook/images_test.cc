@@ -159,11 +159,15 @@ TEST_CASE("with SLUICE_ON_ERROR=stop, hooked calls fail if the engine cannot be 
 TEST_CASE("in an image with libc.so.6 alone, the engine is not loaded and SLUICE_ON_ERROR applies") {
   if (geteuid() != 0) SKIP("only root can chroot");
   const Folder image;
-  const fs::path libraries = "/lib/x86_64-linux-gnu", loader = "/lib64/ld-linux-x86-64.so.2";
-  if (!fs::exists(loader)) SKIP("no " << loader);
-  for (const char* folder : {"lib64", "lib/x86_64-linux-gnu", "opt"}) fs::create_directories(image / folder);
-  fs::copy_file(fs::canonical(loader), image / "lib64/ld-linux-x86-64.so.2");
-  fs::copy_file(fs::canonical(libraries / "libc.so.6"), image / "lib/x86_64-linux-gnu/libc.so.6");
+#ifdef __aarch64__
+  const fs::path libraries = "lib/aarch64-linux-gnu", loader = "lib/ld-linux-aarch64.so.1";
+#else
+  const fs::path libraries = "lib/x86_64-linux-gnu", loader = "lib64/ld-linux-x86-64.so.2";
+#endif
+  if (!fs::exists("/" / loader)) SKIP("no /" << loader.string());
+  for (const auto& folder : {loader.parent_path(), libraries, fs::path("opt")}) fs::create_directories(image / folder);
+  fs::copy_file(fs::canonical("/" / loader), image / loader);
+  fs::copy_file(fs::canonical("/" / libraries / "libc.so.6"), image / libraries / "libc.so.6");
   fs::copy_file(kProbes + "/linked", image / "opt/linked");
   fs::copy_file(fs::canonical(kDriver + "/libcuda.so.1"), image / "opt/libcuda.so.1");
   fs::copy_file(kShim, image / "opt/libsluice.so");
