@@ -34,9 +34,9 @@ struct Candidate {  // outdated once the chunk's rank_stamp has moved on
   uint32_t stamp = 0;
   // All chunks of a launch rank alike: neighbours follow one another, so that they move as one run.
   bool is_predicted() const { return rank / kRankClass != 1; }
-  // The launch that is expected to need it. Without a prediction the next use is taken to be as far ahead as the last
-  // one is behind. So chunks with and without a prediction are compared by one measure: a launch whose place is not
-  // known does not have its chunks evicted before all others.
+  // The launch that is expected to need it. Without a prediction the next use is taken to be as distant as the last
+  // one. So chunks with and without a prediction are compared by one measure: a launch whose place is not known does
+  // not have its chunks evicted before all others.
   uint64_t NeededAt(uint64_t now) const {
     if (is_predicted()) return rank;
     const uint64_t last_use = 2 * kRankClass - 1 - rank;
