@@ -52,7 +52,7 @@ def a_program_that_clears_its_environment_is_reported(a, node):
     wait_for("names", lambda: a.allocation("pod-exec")["pod"] == "exec" and sock.exists())
     code = (
         "import os,socket,sys\n"
-        f"sys.path[:0]={sys.path[:2]!r}; sys.argv[1:1]={sys.argv[1:3]!r}\n"
+        f"sys.path[:0]={sys.path!r}; sys.argv[1:1]={sys.argv[1:3]!r}\n"
         "from attacker import hello\n"
         "s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET);s.connect(sys.argv[-1])\n"
         "s.send(hello()); sys.stdin.readline()\n"

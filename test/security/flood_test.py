@@ -113,7 +113,7 @@ while True:
 
 @contextlib.contextmanager
 def attack(name, sock):
-    code = HEAD % (sys.path[:2], sys.argv[1:3]) + ATTACKS[name]
+    code = HEAD % (sys.path, sys.argv[1:3]) + ATTACKS[name]
     # Of lower priority: the agent's turns are judged, not the machine's number of processors.
     p = subprocess.Popen(
         ["nice", "-n", "10", sys.executable, "-c", code, str(sock)],
