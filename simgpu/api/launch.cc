@@ -1,9 +1,8 @@
 // Kernel launches. The touched ranges come from the image and the arguments, or from simgpu_next_launch.
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "array.h"
+#include "call.h"
 
 using simgpu::Op;
 using simgpu::Sim;
@@ -76,11 +75,6 @@ CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernel
         Word(bytes, *info, t.length_param, 0, &length);
         length *= t.length_scale;
       }
-      if (t.object) {
-        uint64_t bytes = 0;
-        if (!FindObject(pointer, &pointer, &bytes)) return CUDA_ERROR_INVALID_HANDLE;
-        length = t.offset < bytes ? std::min(length, bytes - t.offset) : 0;
-      }
       if (length == 0) continue;
       op->touches.push_back({pointer + t.offset, length, t.access, 0});
       op->duration += static_cast<int64_t>(info->ns_per_kib * static_cast<double>(length) / 1024);
@@ -89,10 +83,7 @@ CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernel
     for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
       uint64_t word;
       std::memcpy(&word, bytes.data() + i, 8);
-      const bool is_object = std::any_of(info->touches.begin(), info->touches.end(), [&](const SimTouchSpec& t) {
-        return t.object && info->offsets[static_cast<size_t>(t.param)] == i;
-      });
-      op->seed = Mix(op->seed, is_object || sim.memory().InArena(word) ? 0 : word);
+      op->seed = Mix(op->seed, sim.memory().InArena(word) ? 0 : word);
     }
   }
   if (copy != nullptr) {

@@ -52,7 +52,6 @@ class Runner:
             str(self.options.gpus),
             "--discard",
             "--green",
-            "--textures",
             *self.options.features,
         ]
 

@@ -5,8 +5,6 @@
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/device/green_contexts.h"
-#include "hooklib/engine/device/pools.h"
-#include "hooklib/engine/device/range_notes.h"
 #include "hooklib/engine/execute/driver.h"
 
 namespace sluice {
@@ -62,18 +60,13 @@ void Device::DropContext(CUcontext handle) {
         allocated_bytes -= bytes;
         ReleaseContainer(bytes);
         advice_.erase(found);
-        if (allocation->stream_ordered) ForgetServed(found);
-        if (allocation->app_managed) ForgetNotesOf({found, bytes});
         live.Remove(found);
       }
       residency.RemoveArena({base, size});
       requested_bytes -= size;
     }
     for (const auto& [base, size] : context->unevictable_arenas) {
-      for (const memory::Va found : live.In({base, size})) {
-        ForgetServed(found);
-        live.Remove(found);
-      }
+      for (const memory::Va found : live.In({base, size})) live.Remove(found);
       residency.chunks().RemoveArena(base);
       ReleaseUnmanaged(size);
     }
@@ -152,22 +145,6 @@ CUcontext Device::MemoryContext(CUcontext current) {
   if (g_real.cuDevicePrimaryCtxRetain(&primary, ordinal) != CUDA_SUCCESS) return current;
   // The green context keeps the primary one alive.
   if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
-  return primary;
-}
-
-CUcontext Device::PoolContext(CUcontext owner) {
-  // Without a primary context the memory stays in this one: a context that no program asked for takes GPU memory.
-  if (owner == primary_.load(std::memory_order_relaxed)) return owner;
-  RelaxedCapture relaxed;
-  unsigned flags = 0;
-  int is_active = 0;
-  CUcontext primary = nullptr;
-  if (!IsGreenContext(owner) &&
-      (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &is_active) != CUDA_SUCCESS || !is_active))
-    return owner;
-  if (g_real.cuDevicePrimaryCtxRetain(&primary, ordinal) != CUDA_SUCCESS) return owner;
-  if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
-  primary_.store(primary, std::memory_order_relaxed);
   return primary;
 }
 
