@@ -158,7 +158,9 @@ class Settings(unittest.TestCase):
             for m in c["volumeMounts"]:
                 if m["name"] in paths:
                     self.assertEqual(m["mountPath"], paths[m["name"]], c["name"])
-        self.assertTrue(all(p.startswith("/data/") or p == "/etc/cdi" for p in paths.values()), paths)
+        self.assertTrue(
+            all(p.startswith("/data/") or p in ("/etc/cdi", "/sys/fs/cgroup") for p in paths.values()), paths
+        )
         plugin = config(objects, "device-plugin.yaml")
         self.assertEqual(
             (plugin["allocDir"], plugin["driverRoot"], plugin["deviceRoot"]),
