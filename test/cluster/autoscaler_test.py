@@ -91,8 +91,9 @@ class Autoscaler(unittest.TestCase):
         ]
         for manifest in pools():
             p.apply(manifest)
-        ready = lambda: "True" in p.kubectl(
-            "get", "nodepool", "gpus", "-o", 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
+        ready = lambda: (
+            "True"
+            in p.kubectl("get", "nodepool", "gpus", "-o", 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')
         )
         p.wait(120, "Karpenter to accept the pool", ready)
 

@@ -64,8 +64,7 @@ def queue(space, units, cpu=100):
     """A ClusterQueue with so many units, and its LocalQueue `users` in the namespace."""
     flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "gpus"}}
     resources = [
-        {"name": name, "nominalQuota": quota}
-        for name, quota in (("cpu", cpu), ("memory", "100Gi"), (UNITS, units))
+        {"name": name, "nominalQuota": quota} for name, quota in (("cpu", cpu), ("memory", "100Gi"), (UNITS, units))
     ]
     cluster = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",

@@ -141,6 +141,11 @@ ELSEWHERE = {
     "kubectl sluice wake POD": By("test/cluster/product_life_test.py", '"wake", "live", "-n", SPACE'),
     "sluice wake ID": By("test/engine/park_test.py", 'n.cli("wake", "one")'),
     "sluice set ID park-after=10m": By("test/engine/park_test.py", "park-after="),
+    "make arm64": By("Makefile", "scripts/cross test && scripts/cross build"),
+    "scripts/cross build": By("scripts/nightly", "scripts/cross build"),
+    "scripts/cross test": By("scripts/nightly", "scripts/cross test"),
+    "scripts/release --arm64 BUILD": By("scripts/release", "--arm64 BUILD"),
+    "kubectl get resourceclaims -A": By("test/deviceplugin/dra_cluster_test", "resourceclaims"),
     "scripts/nightly --only cluster": By("scripts/nightly", "cluster"),
     "kubectl annotate --overwrite pod trainer sluice.dev/gpu-fraction=0.7": By(
         "test/cluster/product_test.py", '"annotate", "--overwrite", "pod", name, change'
@@ -153,7 +158,7 @@ ELSEWHERE = {
     "make release": By("test/cluster/release_test", "scripts/release"),
     "make cluster-demo": By("test/cluster/bench", "test/cluster/demo"),
     "make bench-cluster": By("Makefile", "test/cluster/bench"),
-    "docker build -t registry.example/sluice:0.1.0 .": By("scripts/image", 'buildah bud "${arguments[@]}" .'),
+    "docker build -t registry.example/sluice:0.1.0 .": By("scripts/image", 'buildah bud "${arguments[@]}"'),
     "helm upgrade --install sluice charts/sluice --namespace sluice --create-namespace --set dra.enabled=true": By(
         "test/cluster/chart_dra_cases.py", '"dra.enabled=true"'
     ),

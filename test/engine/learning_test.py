@@ -98,7 +98,6 @@ def learned_ranges_are_explained():
         )
 
 
-
 @test
 def matrices_by_a_table():
     """Memory that no launch names is held to the budget, too, and the hot part of it stays."""
@@ -108,6 +107,7 @@ def matrices_by_a_table():
         expect(hooked.out == unhooked.out, f"values differ with {env}", str(hooked))
     hooked = run("matrices_by_a_table", SMALL, env={"SLUICE_LOG_LEVEL": "INFO"})
     expect("fault on memory that none of them names" in hooked.err, "an INFO line says it", hooked.err[-2000:])
+
 
 if __name__ == "__main__":
     sys.exit(main())

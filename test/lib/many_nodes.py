@@ -12,6 +12,8 @@ from fake_apiserver import FakeApiServer
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
 
 def find_kubectl():
     """Of the local cluster's programs, else of this machine; None: there is none."""
@@ -35,6 +37,7 @@ class ManyNodes:
         kinds = {
             "/api/v1/nodes": large_cluster.make_nodes(nodes),
             "/api/v1/pods": large_cluster.make_sluice(nodes, workers, name),
+            SLICES: [],
             REGISTRATIONS: large_cluster.make_registration(name),
         }
         self.server = FakeApiServer(

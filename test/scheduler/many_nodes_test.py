@@ -42,7 +42,7 @@ if a[:2] == ["get", "pods"] and "-l" in a:
     out({"items": [{"metadata": {"name": f"{name}-{i}", "namespace": "s"}, "spec": {"nodeName": f"n{i}", "containers":
         [{"ports": [{"name": "metrics", "containerPort": 9402}]}]}, "status": {"conditions":
         [{"type": "Ready", "status": "True"}]}} for i in range(20)]})
-if a[:2] == ["get", "pods"]: out({"items": []})
+if a[:2] == ["get", "pods"] or "resourceslices" in a: out({"items": []})
 if a[:2] == ["get", "nodes"]:
     out({"items": [{"metadata": {"name": f"n{i}", "annotations": {"sluice.dev/gpus": "[]"}},
         "status": {"allocatable": {"sluice.dev/gpu-percent": "100"}}} for i in range(20)]})
@@ -151,7 +151,7 @@ class WithoutProxy(unittest.TestCase):
             (folder / "kubectl").chmod(0o755)
             env = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}", KUBECTL_LOG=str(folder / "log"))
             env |= {"XDG_RUNTIME_DIR": str(folder)}
-            for command, calls in ((["top", "--once"], 24), (["status"], 24), (["doctor"], 28)):
+            for command, calls in ((["top", "--once"], 24), (["status"], 24), (["doctor"], 29)):
                 done = subprocess.run(
                     [folder / "kubectl-sluice", *command], env=env, capture_output=True, text=True, timeout=120
                 )
