@@ -145,7 +145,7 @@ ELSEWHERE = {
     "scripts/cross build": By("scripts/nightly", "scripts/cross build"),
     "scripts/cross test": By("scripts/nightly", "scripts/cross test"),
     "scripts/release --arm64 BUILD": By("scripts/release", "--arm64 BUILD"),
-    "kubectl get resourceclaims -A": By("test/deviceplugin/dra_cluster_test", "resourceclaims"),
+    "kubectl get resourceclaims -A": By("test/cluster/chart_dra_cases.py", "resourceclaims"),
     "scripts/nightly --only cluster": By("scripts/nightly", "cluster"),
     "kubectl annotate --overwrite pod trainer sluice.dev/gpu-fraction=0.7": By(
         "test/cluster/product_test.py", '"annotate", "--overwrite", "pod", name, change'

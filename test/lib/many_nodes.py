@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import large_cluster
-from fake_apiserver import FakeApiServer
+from fake_apiserver import Collection, FakeApiServer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -37,7 +37,7 @@ class ManyNodes:
         kinds = {
             "/api/v1/nodes": large_cluster.make_nodes(nodes),
             "/api/v1/pods": large_cluster.make_sluice(nodes, workers, name),
-            SLICES: [],
+            SLICES: Collection("ResourceSlice", 0, None),
             REGISTRATIONS: large_cluster.make_registration(name),
         }
         self.server = FakeApiServer(
