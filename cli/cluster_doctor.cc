@@ -57,7 +57,7 @@ void ReportWebhook(ClusterReader& cluster, Report& report) {
   report.Ok("webhook: registered, " + std::to_string(ready) + " pod(s) ready");
 }
 
-// Reports what the node offers by DRA. True: this is all that it offers.
+// Reports the node's offer by DRA. True: the node offers nothing else.
 bool ReportDra(const NodeAnswer& a, const Offer& offer, const DraCheck& dra, Report& report) {
   DraNode node{
       a.node, {}, offer.units, offer.driver_ready, "kubectl -n " + a.space + " logs " + a.pod + " -c dra-driver"};

@@ -32,7 +32,7 @@ class DraCheck {
   void ClearClaims();
   void AddClaim(const nlohmann::json& claim);
 
-  // An empty list: the node has nothing to do with DRA. With a driver the list says what the node offers.
+  // An empty list: the node has nothing to do with DRA. With a driver the list tells the node's offer.
   std::vector<Finding> Judge(const DraNode& node) const;
 
  private:

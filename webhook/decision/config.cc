@@ -198,7 +198,7 @@ std::vector<std::string> DefaultHostPaths() {
   return {"/dev/nvidia*", "/dev/dri", "/dev/char", "/dev/mem", "/dev/vfio",
           // Another way to each file of the node, device registers, and the cgroups that hold devices and identity.
           "/proc", "/sys", "/var/lib/kubelet", "/etc/cdi", "/run/cdi", "/run/nvidia*",
-          // Sockets and state of container runtimes and of the init system, and what they start.
+          // Sockets and state of container runtimes and of the init system, and its services.
           "/run/containerd", "/run/k3s", "/run/crio", "/run/docker*", "/run/cri-dockerd.sock", "/run/podman",
           "/run/runc", "/run/nri", "/run/systemd", "/run/dbus", "/var/lib/containerd", "/var/lib/containers",
           "/var/lib/docker", "/etc/kubernetes", "/etc/containerd", "/etc/crio", "/etc/docker",

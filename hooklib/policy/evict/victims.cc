@@ -23,11 +23,10 @@ uint64_t Residency::FreedAt(const Chunk& chunk) const {
 }
 
 uint64_t Residency::Rank(const Chunk& chunk) const {
-  constexpr uint64_t kClass = kRankClass;
-  if (chunk.cold) return 3 * kClass;
+  if (chunk.cold) return 3 * kRankClass;
   if (chunk.last_required_at + iterations_.length() < now_ && now_ > 2 * iterations_.length() &&
       IsLongLived(chunk, 0) && !CheaperSwapped(chunk)) {
-    return 2 * kClass + std::min(chunk.next_use, kClass - 1);
+    return 2 * kRankClass + std::min(chunk.next_use, kRankClass - 1);
   }
   // Demand-paged chunks are only partly resident: their eviction moves little, whenever they are used next, and had
   // better run before the next faults.
@@ -35,11 +34,11 @@ uint64_t Residency::Rank(const Chunk& chunk) const {
   // A chunk that is freed before its next use is not fetched again, and makes room by itself then. It ranks below
   // chunks that would be evicted in any case: their next use is farther than the mean reuse distance of evicted chunks.
   if (const uint64_t freed_at = FreedAt(chunk); freed_at != kNever && !is_partial)
-    return std::min(freed_at + reuse_distance_x64_ / 64, kClass - 1);
+    return std::min(freed_at + reuse_distance_x64_ / 64, kRankClass - 1);
   if (chunk.next_use != kNever && chunk.next_use >= now_ && !is_partial) {
     // Dropping a duplicate and fetching it takes a third of a write-back and a fetch.
     const uint64_t distance = (chunk.next_use - now_) * (chunk.duplicate ? 3 : 1);
-    return std::min(now_ + distance, kClass - 1);
+    return std::min(now_ + distance, kRankClass - 1);
   }
   return RankWithoutPrediction(chunk.last_use);
 }
