@@ -75,6 +75,8 @@ restore_machine() {
     find $KUBELET_DIR -xdev -mindepth 1 -depth ! -path $KUBELET_DIR/.sluice-cluster -delete 2>/dev/null
     rm -f $KUBELET_DIR/.sluice-cluster
   fi
+  # A plugin that was not uninstalled leaves specs of the simulated cards, also in a folder that was there before.
+  grep -lsF "\"$RUN/" /var/run/cdi/sluice.dev-*.json | xargs -r rm -f
   [ ! -f $STATE/absent ] || while read -r p; do rm -rf --one-file-system "$p"; done <$STATE/absent
 }
 
