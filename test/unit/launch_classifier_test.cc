@@ -105,6 +105,54 @@ TEST_CASE("a streaming launch that re-reads the little that it touches is left t
   }
 }
 
+TEST_CASE("faults are tried for a streaming launch that re-reads a part of a set larger than the capacity") {
+  using AccessClass = LaunchClassifier::AccessClass;
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  const LaunchProbe host{.id = 7, .host_bytes = 384 * kMiB, .resident_bytes = 64 * kMiB, .oversize = true, .stride = 1};
+  LaunchProbe faults = host;
+  faults.by_faults = true;
+  faults.stride = 0;
+  // Launches until the next trial of faults, of which each takes `ns` remotely. 5 ms: faster than one pass.
+  const auto until_trial = [&](LaunchClassifier* classifier, uint64_t ns, int most) {
+    int n = 0;
+    for (; n < most && classifier->ClassOf(7, true, 5) == AccessClass::kStreaming; ++n) {
+      if (classifier->IsDue(7, true, 1)) classifier->NoteMeasured(host, ns, 5);
+    }
+    return n;
+  };
+  for (const bool is_sparse : {true, false}) {
+    LaunchClassifier classifier;
+    classifier.NoteMeasured(host, 100'000, 1);
+    REQUIRE(classifier.ClassOf(7, true, 2) == AccessClass::kStreaming);
+    const int first = until_trial(&classifier, 5'000'000, 1000);
+    CHECK(first <= 128);  // 0.2 s cover the trial's cost; every 64th launch is timed
+    REQUIRE(classifier.ClassOf(7, true, 6) == AccessClass::kUnknownFaulting);
+    classifier.NoteMeasured(faults, is_sparse ? 190'000 : 30'000'000, 7);
+    if (is_sparse) {
+      CHECK(classifier.ClassOf(7, true, 8) == AccessClass::kFaulting);
+      continue;
+    }
+    REQUIRE(classifier.ClassOf(7, true, 8) == AccessClass::kStreaming);
+    CHECK(until_trial(&classifier, 5'000'000, 10'000) >= 4 * first);  // a failed trial comes again ever later
+  }
+  // One pass over the whole set, and a launch that takes no more than its own time: never tried.
+  for (const uint64_t ns : {8'600'000, 60'000}) {
+    LaunchClassifier classifier;
+    classifier.NoteMeasured(host, 100'000, 1);
+    CHECK(until_trial(&classifier, ns, 100'000) == 100'000);
+  }
+}
+
+TEST_CASE("one slow launch of a streaming kind is no reason to try faults") {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  const LaunchProbe host{.id = 7, .host_bytes = 384 * kMiB, .oversize = true, .stride = 1};
+  LaunchClassifier classifier;
+  for (int i = 0; i < 100'000; ++i) {
+    if (classifier.IsDue(7, true, 1)) classifier.NoteMeasured(host, i % 128 == 0 ? 5'000'000 : 20'000, 5);
+    REQUIRE(classifier.ClassOf(7, true, 6) != LaunchClassifier::AccessClass::kUnknownFaulting);
+  }
+}
+
 TEST_CASE("a host ahead of the GPU waits for the time that decides the class of its launches") {
   LaunchClassifier classifier;
   constexpr uint64_t kMiB = uint64_t{1} << 20;

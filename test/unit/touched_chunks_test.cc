@@ -122,6 +122,23 @@ TEST_CASE("touched chunks: launches one by one that touch all operands are tried
   CHECK(server.residency.touched().stats().untouched == 0);
 }
 
+TEST_CASE("touched chunks: launches that are left to faults are not sampled") {
+  for (const bool left_to_faults : {false, true}) {
+    Server server;
+    server.layer_used = kLayerChunks;
+    // The others lack bytes, so that chunks are tried.
+    const LaunchProbe faults{.id = kAttend, .host_bytes = kLayerChunks * kChunkBytes, .by_faults = true};
+    for (int i = 0; left_to_faults && i < 4; ++i) server.residency.NoteMeasured(faults, 100'000);
+    bool tried = false;
+    for (int step = 0; step < 400; ++step) {
+      server.LayeredStep();
+      for (uint64_t i = 0; i < kLayerChunks; ++i) tried |= server.At(kWeights + i).touch != Touch::kUnknown;
+    }
+    CHECK(server.residency.touched().stats().samples > 0);
+    CHECK(tried != left_to_faults);
+  }
+}
+
 TEST_CASE("touched chunks: a chunk that is touched later faults once") {
   Server server;
   for (int i = 0; i < 12; ++i) server.Replay();

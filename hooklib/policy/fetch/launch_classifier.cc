@@ -28,6 +28,11 @@ constexpr uint64_t kSparseRate = 20;
 // parts of it repeatedly, and may touch no others.
 constexpr uint64_t kOnceRate = 40;
 constexpr uint8_t kMaxSlowTimes = 3;  // times in a row: one may have found the link busy
+// A launch that streams faster than one pass over its set touches a part of it, once or many times over. Faults may be
+// far cheaper: 16 rows of 64 KiB that are read 256 times over take 4.8 ms remotely and 0.2 by faults. So faults are
+// tried once remote use has taken so many times the cost of the trial; each failure multiplies that by eight.
+constexpr uint64_t kTrialShare = 1;
+constexpr uint8_t kTrialBackoffShift = 3, kMaxTrials = 6, kMaxSlowTrials = 2;
 constexpr uint64_t kLinkRate = 51;
 constexpr uint64_t kMaxFaultRate = 12;  // 10 to 12 GB/s
 constexpr uint8_t kMinSparseTimes = 2, kMaxSparseScore = 4;
@@ -228,12 +233,12 @@ bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint6
   if (part && probe.by_faults && record.remote_rate) return false;
   const bool costs_more = probe.by_faults && record.remote_rate && 2 * spent > probe.host_bytes / record.remote_rate;
   if (spent <= probe.host_bytes / rate && !costs_more) {
-    if (record.access_class == AccessClass::kStreaming && !probe.oversize && !probe.duplicates &&
-        probe.host_bytes >= 32 * kMiB && record.failures[1] < 2) {
-      record.slow = spent > probe.host_bytes / kOnceRate ? record.slow + 1 : 0;
-      if (record.slow == kMaxSlowTimes) {
+    if (record.access_class == AccessClass::kStreaming && !probe.duplicates && probe.host_bytes >= 32 * kMiB) {
+      record.slow = !probe.oversize && spent > probe.host_bytes / kOnceRate ? record.slow + 1 : 0;
+      const bool is_trial_due = NoteRemote(&record, probe.host_bytes, spent);
+      if ((record.slow >= kMaxSlowTimes && record.failures[1] < kMaxSlowTrials) || is_trial_due) {
         record.slow = 0;
-        record.remote_rate = probe.host_bytes / spent;
+        record.remote_rate = std::max<uint64_t>(probe.host_bytes / spent, 1);
         record.remote_rate_bytes = probe.host_bytes;
         record.access_class = AccessClass::kUnknownFaulting;
         record.retry_at = now;
@@ -263,6 +268,22 @@ bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint6
                                                  : AccessClass::kFetch;
   record.retry_at = failures == 0 || failures >= kMaxFailures ? now : now + (uint64_t{256} << (2 * failures));
   return false;
+}
+
+// Adds the remote time of the launches since the last timed one. True where it justifies a trial of faults: the trial
+// unmaps the set, and at worst faults bring all that the launch can have read in its time, and maps the set again.
+bool LaunchClassifier::NoteRemote(Record* record, uint64_t bytes, uint64_t ns) {
+  // One launch may have waited for others, or for mapping: two in a row must have taken so long.
+  const uint64_t spent = std::min(ns, std::exchange(record->newest_remote_ns, ns));
+  if (record->launches < record->counted) record->counted = 0;
+  record->remote_ns += (record->launches - record->counted) * spent;
+  record->counted = record->launches;
+  if (!spent || spent > bytes / kLinkRate || record->failures[1] >= kMaxTrials) return false;
+  const uint64_t fault_ns = 2 * spent * kLinkRate / kMaxFaultRate;
+  const uint64_t cost = 2 * bytes / kChunkBytes * kMapNs + kDecidingLaunches * fault_ns;
+  if (record->remote_ns < (kTrialShare * cost) << (kTrialBackoffShift * record->failures[1])) return false;
+  record->remote_ns = 0;
+  return true;
 }
 
 RemoteShare LaunchClassifier::ShareOf(uint64_t id, uint64_t bytes) {

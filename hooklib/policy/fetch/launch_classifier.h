@@ -124,6 +124,9 @@ class LaunchClassifier {
     uint64_t remote_rate = 0;         // bytes a ns in host memory, the measure for faults; 0: only a fetch is
     uint64_t remote_rate_bytes = 0;   // that remote_rate was measured with
     uint32_t launches = 0;            // not fetched for, since the class was set
+    uint32_t counted = 0;             // launches whose time is in remote_ns
+    uint64_t newest_remote_ns = 0;    // of the newest timed launch of a streaming class, beyond its own time
+    uint64_t remote_ns = 0;           // by launches of a streaming class, about, since the last trial of faults
     uint16_t awaited = 0;             // times that decide about the next launches
     bool has_backlog = false;         // so many are queued behind a probe that the host should wait
     uint32_t queued = 0;              // launches that missed bytes while any time was awaited
@@ -155,6 +158,7 @@ class LaunchClassifier {
   };
   CacheSlot* SlotOf(uint64_t key) const { return &cache_[key >> 1 & (std::size(cache_) - 1)]; }
   Record* Find(uint64_t id, bool oversize) const;
+  static bool NoteRemote(Record* record, uint64_t bytes, uint64_t ns);
   bool AddSample(Record* record, uint32_t stride, uint64_t ns);
   static void BeginStep(Record* record, uint32_t stride, uint64_t before_ns);
   Record& FindOrAdd(uint64_t id, bool oversize);

@@ -39,8 +39,11 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
   const uint64_t room = hot_extents ? kMaxIdleRoom : kMaxIdleRoomOfLaunch;
   const bool full = resident_bytes_ - std::min(resident_bytes_, idle_bytes_) + room > capacity_;
   const bool exceeds = set_.size() * kChunkBytes > launch->capacity;  // with the chunks that are left out
-  const bool tries =
+  bool tries =
       launch->can_queue && full && (hot_extents ? exceeds && launch->lacks_chunks : launch_samples_.room && !exceeds);
+  // Faults bring what such a launch touches as it is. Samples would only evict it.
+  if (tries && !hot_extents && classifier_.ClassOf(launch->id, false, now_) == LaunchClassifier::AccessClass::kFaulting)
+    tries = false;
   // A touched chunk is resident beyond the capacity until the next launch.
   double touched = std::min(hot_extents ? TouchSampler::kMaxTouched : kMaxTouchedOfLaunch,
                             static_cast<double>(launch->capacity / kChunkBytes) / 8);
