@@ -28,7 +28,7 @@ constexpr uint64_t kSparseRate = 20;
 // parts of it repeatedly, and may touch no others.
 constexpr uint64_t kOnceRate = 40;
 constexpr uint8_t kMaxSlowTimes = 3;  // times in a row: one may have found the link busy
-// A launch that streams faster than one pass over its set touches a part of it, once or many times over. Faults may be
+// An oversize launch that streams faster than one pass over its set touches a part of it, once or many times over. Faults may be
 // far cheaper: 16 rows of 64 KiB that are read 256 times over take 4.8 ms remotely and 0.2 by faults. So faults are
 // tried once remote use has taken so many times the cost of the trial; each failure multiplies that by eight.
 constexpr uint64_t kTrialShare = 1;
@@ -235,7 +235,8 @@ bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint6
   if (spent <= probe.host_bytes / rate && !costs_more) {
     if (record.access_class == AccessClass::kStreaming && !probe.duplicates && probe.host_bytes >= 32 * kMiB) {
       record.slow = !probe.oversize && spent > probe.host_bytes / kOnceRate ? record.slow + 1 : 0;
-      const bool is_trial_due = NoteRemote(&record, probe.host_bytes, spent);
+      // A set that fits has a lasting place in host memory or on the GPU, which a trial would disturb.
+      const bool is_trial_due = probe.oversize && NoteRemote(&record, probe.host_bytes, spent);
       if ((record.slow >= kMaxSlowTimes && record.failures[1] < kMaxSlowTrials) || is_trial_due) {
         record.slow = 0;
         record.remote_rate = std::max<uint64_t>(probe.host_bytes / spent, 1);
