@@ -1,10 +1,15 @@
 #include "driver_port.h"
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "../../hooklib/engine/execute/driver_port.h"
+#include "../core/misuse.h"
 #include "call.h"
 
 using simgpu::Sim;
@@ -57,6 +62,25 @@ uint32_t MigrateToHost(simgpu::Simulator::Lock& lock, const Migrate& request) {
   return 0;
 }
 
+// Requests of threads that are late, in real time: base and length. The simulator's lock is held.
+std::vector<std::pair<uint64_t, uint64_t>>& Late() {
+  static auto& late = *new std::vector<std::pair<uint64_t, uint64_t>>;
+  return late;
+}
+
+void AwaitDelay(simgpu::Simulator::Lock& lock, uint64_t base, uint64_t length) {
+  static const long us = [] {
+    const char* text = std::getenv("SIMGPU_REQUEST_DELAY_US");
+    return text != nullptr ? std::strtol(text, nullptr, 10) : 0;
+  }();
+  if (us <= 0) return;
+  Late().emplace_back(base, length);
+  lock.unlock();
+  std::this_thread::sleep_for(std::chrono::microseconds(us));
+  lock.lock();
+  std::erase(Late(), std::pair{base, length});
+}
+
 int Control(int descriptor, unsigned long request, void* argument) {
   if (!simgpu::TheDriver().initialised || simgpu::TheDriver().visible.empty()) {
     errno = ENODEV;
@@ -64,10 +88,14 @@ int Control(int descriptor, unsigned long request, void* argument) {
   }
   simgpu::Simulator::Lock lock(Sim().mutex);
   if (request == kMigrate) {
+    const auto* const migrate = static_cast<const Migrate*>(argument);
+    AwaitDelay(lock, migrate->base, migrate->length);
     static_cast<Migrate*>(argument)->status = MigrateToHost(lock, *static_cast<const Migrate*>(argument));
     return 0;
   }
   if (request == kDiscard) {
+    const auto* const discard = static_cast<const Discard*>(argument);
+    AwaitDelay(lock, discard->base, discard->length);
     static_cast<Discard*>(argument)->status = DiscardRange(lock, *static_cast<const Discard*>(argument));
     return 0;
   }
@@ -78,6 +106,13 @@ constexpr sluice_driver_port_table kTable = {SLUICE_DRIVER_PORT_VERSION, simgpu:
                                              simgpu::EvictByThreads};
 
 }  // namespace
+
+void simgpu::CheckLateRequests(uint64_t base, uint64_t length) {
+  for (const auto& [late_base, late_length] : Late()) {
+    if (late_base < base + length && base < late_base + late_length)
+      Misuse("memory is freed while a request of a thread for it is under way: it would meet the next owner's");
+  }
+}
 
 extern "C" __attribute__((visibility("default"))) const struct sluice_driver_port_table* sluice_driver_port(
     uint32_t version) {

@@ -5,6 +5,7 @@
 
 #include "../core/misuse.h"
 #include "call.h"
+#include "driver_port.h"
 
 using simgpu::Allocation;
 using simgpu::MemoryKind;
@@ -55,6 +56,7 @@ CUresult FreeNow(CUdeviceptr p) {
   Allocation* a = FindAllocation(p);
   if (a == nullptr || a->base != p || a->kind == MemoryKind::kMapped) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t size = (a->size + 511) / 512 * 512;
+  if (a->kind == MemoryKind::kManaged) CheckLateRequests(p, a->size);
   if (a->owner != nullptr && a->kind != MemoryKind::kPool) static_cast<CUcontext>(a->owner)->memory.erase(p);
   if (a->kind == MemoryKind::kUnmanaged) Sim().GiveUnmanaged(a->card, size);
   if (a->kind == MemoryKind::kPool) {

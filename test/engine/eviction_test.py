@@ -72,6 +72,19 @@ def discards_by_requests():
 
 
 @test
+def contexts_that_end_while_their_memory_is_evicted():
+    """The driver frees the memory without a wait for the engine's threads and for other contexts' streams."""
+    skip_without_cpus()
+    name = "contexts_that_end_while_their_memory_is_evicted"
+    expected = run(name).out
+    for delay_us in (0, 2000, 20000):
+        env = {"SIMGPU_REQUESTS": "threads", "SIMGPU_REQUEST_DELAY_US": str(delay_us)}
+        done = run(name, 96 * MIB, env=env)
+        expect(done.out == expected, f"{delay_us}: results differ", str(done))
+        expect(done.moved_bytes() > 0, f"{delay_us}: nothing was evicted", str(done))
+
+
+@test
 def number_of_eviction_threads():
     unhooked = run("many_iterations_over_blocks")
     took_ns = {}

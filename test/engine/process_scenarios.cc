@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstring>
@@ -17,6 +18,14 @@
 using namespace scenario;  // NOLINT(google-build-using-namespace)
 
 namespace {
+
+CUresult CreateContext(CUcontext* context, CUdevice gpu) {
+#if CUDA_VERSION >= 13000
+  return cuCtxCreate(context, nullptr, 0, gpu);
+#else
+  return cuCtxCreate(context, 0, gpu);
+#endif
+}
 
 // Launches over twelve blocks of 64 MiB: more than the smaller budget.
 struct Launches {
@@ -207,11 +216,7 @@ SCENARIO(contexts_on_gpus_in_turn) {
   for (int i = 0; i < 200; ++i) {
     const CUdevice gpu = i % 2;
     CUcontext context = nullptr;
-#if CUDA_VERSION >= 13000
-    OK(cuCtxCreate(&context, nullptr, 0, gpu));
-#else
-    OK(cuCtxCreate(&context, 0, gpu));
-#endif
+    OK(CreateContext(&context, gpu));
     const CUdeviceptr p = Alloc(64 * kMiB);
     int ordinal = -1;
     OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p));
@@ -240,6 +245,40 @@ SCENARIO(reset_of_a_retained_context) {
     for (int block = 0; block < 12; ++block) OK(cuMemsetD8Async(Alloc(64 * kMiB), 1, 64 * kMiB, s));
     OK(cuDevicePrimaryCtxRelease(0));
     OK(cuDevicePrimaryCtxReset(0));
+  }
+}
+
+// The last release of a primary context, or the end of another one, frees memory that the engine's threads still evict
+// for a context that ended before.
+SCENARIO(contexts_that_end_while_their_memory_is_evicted) {
+  OK(cuInit(0));
+  constexpr int kBlocks = 4;
+  for (int i = 0; i < 6; ++i) {
+    CUcontext owner = nullptr, user = nullptr;
+    const bool is_primary = i % 2 == 0;
+    OK(is_primary ? cuDevicePrimaryCtxRetain(&owner, 0) : CreateContext(&owner, 0));
+    OK(cuCtxSetCurrent(owner));
+    CUdeviceptr blocks[kBlocks];
+    for (CUdeviceptr& block : blocks) OK(cuMemsetD8(block = Alloc(64 * kMiB), 1, 64 * kMiB));
+    OK(CreateContext(&user, 0));
+    CUstream s = nullptr;
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CUmodule module = nullptr;
+    CUfunction two = nullptr;
+    OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel two params 8,8 ns 20000\n"));
+    OK(cuModuleGetFunction(&two, module, "two"));
+    for (uint32_t launch = 0; launch < 8; ++launch) {
+      const uint32_t first = launch % kBlocks, second = (launch + 1) % kBlocks;
+      std::array<CUdeviceptr, 2> named{blocks[first], blocks[second]};
+      std::array<void*, 2> params{&named[0], &named[1]};
+      const std::array<simgpu_touch, 2> touches{Update(named[0], 64 * kMiB, first),
+                                                Update(named[1], 64 * kMiB, second)};
+      simgpu_next_launch(touches.data(), touches.size(), 20000, 0);
+      OK(cuLaunchKernel(two, 1, 1, 1, 1, 1, 1, 0, s, params.data(), nullptr));
+    }
+    OK(cuCtxDestroy(user));
+    OK(cuCtxSetCurrent(owner));
+    OK(is_primary ? cuDevicePrimaryCtxRelease(0) : cuCtxDestroy(owner));
   }
 }
 

@@ -1,5 +1,6 @@
 // Device: contexts that end, and peers.
 #include <algorithm>
+#include <ctime>
 
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
@@ -34,6 +35,46 @@ void Device::ContextEnds(CUcontext handle) {
       for (const TransferQueue* const queue : {&stream->evict_queue, &stream->discard_queue})
         eviction_threads::ReleaseWaiters(*queue, it->second->eviction_cells);
   }
+}
+
+// The driver frees the memory without a wait for work of other contexts, and for the engine's threads.
+void Device::EndTransfersOf(CUcontext handle) {
+  constexpr int kMaxAttempts = 2000;
+  constexpr timespec kPause{0, 1'000'000};
+  std::vector<memory::Extent> arenas;
+  {
+    DeviceLock lock(mutex);
+    const auto it = contexts.find(handle);
+    if (it == contexts.end()) return;
+    for (const auto& [base, size] : it->second->managed_arenas) arenas.push_back({base, size});
+    for (const auto& [base, reservation] : reservations_) {
+      if (reservation.context == handle) arenas.push_back(reservation.range);
+    }
+    std::erase_if(arenas, [](const memory::Extent& arena) { return arena.bytes == 0; });
+  }
+  eviction_threads::CancelIn(arenas);
+  for (int attempt = 0; attempt < kMaxAttempts && IsFetchedElsewhere(handle, arenas); ++attempt)
+    nanosleep(&kPause, nullptr);
+}
+
+bool Device::IsFetchedElsewhere(CUcontext handle, const std::vector<memory::Extent>& arenas) {
+  DeviceLock lock(mutex);
+  const auto it = contexts.find(handle);
+  if (it == contexts.end() || contexts.size() == 1) return false;
+  RelaxedCapture relaxed;
+  ++poll_epoch;
+  std::vector<const memory::Chunk*> fetched;
+  for (const memory::Extent& arena : arenas) {
+    residency.chunks().ForEach(arena, [&fetched](const memory::Chunk& chunk) {
+      if (chunk.fetch_op) fetched.push_back(&chunk);
+    });
+  }
+  for (const memory::Chunk* const chunk : fetched) {
+    const Stream* const stream = StreamById(chunk->fetch_stream);
+    const bool is_elsewhere = stream && stream->context && stream->context != it->second.get();
+    if (is_elsewhere && !InDone(chunk->fetch_stream, chunk->fetch_op)) return true;
+  }
+  return false;
 }
 
 void Device::DropContext(CUcontext handle) {

@@ -188,7 +188,7 @@ CUresult Reserve(const void* caller, CUdeviceptr* pointer, size_t bytes, size_t 
     }
     if (reserved) {
       CUcontext primary = nullptr;
-      if (is_first) g_real.cuDevicePrimaryCtxRetain(&primary, device->ordinal);
+      if (is_first) entry::cuDevicePrimaryCtxRetain(&primary, device->ordinal);
       reserved->is_free = false;
       *pointer = reserved->range.base;
       return CUDA_SUCCESS;

@@ -128,7 +128,12 @@ uint64_t BytesPerUnit(CUlimit limit, const Device& device) {
   }
 }
 
+void EndTransfersOf(CUcontext context) {
+  for (const auto& device : Devices()) device->EndTransfersOf(context);
+}
+
 void ContextEnds(CUcontext context) {
+  EndTransfersOf(context);
   for (const auto& device : Devices()) device->ContextEnds(context);
 }
 
@@ -149,6 +154,16 @@ int CountAttached(CUcontext context, int change) {
   return count;
 }
 
+// How often the application, or a reservation of the engine's, has retained the primary context, after `change`.
+int CountRetained(CUdevice ordinal, int change) {
+  static Mutex mutex;
+  static auto& counts = *new std::map<CUdevice, int>();
+  MutexLock lock(mutex);
+  int& count = counts[ordinal];
+  count = std::max(0, count + change);
+  return count;
+}
+
 // `reset`: everything in it is destroyed, however often it is still retained.
 template <typename Destroy>
 CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
@@ -162,8 +177,15 @@ CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
       if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
     }
   }
-  if (context && reset) ContextEnds(context);
+  // A green context may outlive the last release, and so may the memory. So evictions and discards are left out then,
+  // but what waits for them goes on waiting.
+  if (context && reset) {
+    ContextEnds(context);
+  } else if (context && CountRetained(ordinal, 0) <= 1) {
+    EndTransfersOf(context);
+  }
   const CUresult result = destroy();
+  if (result == CUDA_SUCCESS && !reset) CountRetained(ordinal, -1);
   unsigned flags = 0;
   int active = 1;
   if (context && result == CUDA_SUCCESS &&
@@ -344,6 +366,11 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     ForgetCapturesOf(context);
     ForgetGreenContext(green);
   }
+  return result;
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
+  const CUresult result = g_real.cuDevicePrimaryCtxRetain(context, ordinal);
+  if (result == CUDA_SUCCESS) CountRetained(ordinal, 1);
   return result;
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {

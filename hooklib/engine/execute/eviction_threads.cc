@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <map>
+#include <set>
 
 #include "common/mutex.h"
 #include "hooklib/client/descriptor.h"
@@ -29,6 +31,8 @@ using memory::Extent;
 constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
 constexpr int kMaxSplits = 1 << 14;     // of 65,530 mappings that a process has by default
 constexpr int kMaxFailuresInARow = 64;  // requests; then the driver's call is used again
+constexpr int kMaxPieceWaits = 100;
+constexpr std::chrono::milliseconds kPieceWait{20};
 constexpr size_t kPageBytes = 4096;
 constexpr uint32_t kCellsPerPage = kPageBytes / sizeof(uint32_t);
 
@@ -54,8 +58,10 @@ struct Shared {
   bool by_port = false;      // the driver's extension evicts, in its own time; written before state is kUsed
   Mutex first_request;       // held around it: two devices have two locks
   Mutex mutex;               // no other lock is taken inside
-  Condition work;
-  std::deque<Job*> jobs SLUICE_GUARDED_BY(mutex);                          // with pieces that no thread has taken
+  Condition work, piece_done;
+  std::set<Job*> unreached SLUICE_GUARDED_BY(mutex);       // queued on a stream that has not come to them
+  std::vector<Extent> under_way SLUICE_GUARDED_BY(mutex);  // pieces that threads work on
+  std::deque<Job*> jobs SLUICE_GUARDED_BY(mutex);          // with pieces that no thread has taken
   std::map<uint32_t*, std::deque<Job*>> jobs_of SLUICE_GUARDED_BY(mutex);  // by cell: unfinished ones, in order
 };
 
@@ -85,7 +91,8 @@ void* EvictionThread(void*) {
     Job* const job = shared.jobs.front();
     const Extent piece = job->pieces[job->next++];
     if (job->next == job->pieces.size()) shared.jobs.pop_front();
-    {
+    if (piece.bytes != 0) {  // not cancelled
+      shared.under_way.push_back(piece);
       MutexUnlock unlocked(shared.mutex);
       const auto request = job->kind == JobKind::kEvict ? requests::Evict : requests::Discard;
       if (request(shared.port, shared.space, piece)) {
@@ -96,6 +103,10 @@ void* EvictionThread(void*) {
                    "the driver refuses eviction requests of the engine's threads: its own calls are used from "
                    "here on");
       }
+    }
+    if (piece.bytes != 0) {
+      std::erase_if(shared.under_way, [&piece](const Extent& other) { return other.base == piece.base; });
+      shared.piece_done.NotifyAll();
     }
     FinishPiece(shared, job);
   }
@@ -108,6 +119,7 @@ void CUDA_CB OnStreamReached(void* given) {
   Shared& shared = TheShared();
   {
     MutexLock lock(shared.mutex);
+    shared.unreached.erase(job);
     shared.jobs_of[job->cell].push_back(job);
     shared.jobs.push_back(job);
   }
@@ -211,6 +223,11 @@ CUresult HandOver(JobKind kind, TransferQueue* queue, CUstream entry, CellPage* 
   const uint32_t place = queue->cell - 1;
   auto* const job = new Job{kind, SplitIntoPieces(runs), 0, 0, cells->host + place, queue->newest_cell_value + 1};
   job->unfinished = job->pieces.size();
+  {
+    Shared& shared = TheShared();
+    MutexLock lock(shared.mutex);
+    shared.unreached.insert(job);
+  }
   const CUresult result = g_real.cuLaunchHostFunc(entry, OnStreamReached, job);
   WaitForStream(entry, queue->stream, pool);
   if (result != CUDA_SUCCESS) {
@@ -272,6 +289,26 @@ CUresult QueueDiscard(TransferQueue* queue, CUstream entry, CellPage* cells, Eve
 void ReleaseWaiters(const TransferQueue& queue, const CellPage& cells) {
   if (queue.cell && cells.host)
     __atomic_store_n(cells.host + queue.cell - 1, queue.newest_cell_value, __ATOMIC_RELEASE);
+}
+
+void CancelIn(const std::vector<Extent>& arenas) {
+  const auto overlaps = [&arenas](const Extent& piece) {
+    return std::any_of(arenas.begin(), arenas.end(), [&piece](const Extent& arena) {
+      return piece.bytes != 0 && piece.base < arena.end() && arena.base < piece.end();
+    });
+  };
+  Shared& shared = TheShared();
+  MutexLock lock(shared.mutex);
+  const auto cancel = [&overlaps](Job* job) {
+    for (size_t i = job->next; i < job->pieces.size(); ++i) {
+      if (overlaps(job->pieces[i])) job->pieces[i].bytes = 0;
+    }
+  };
+  for (Job* const job : shared.unreached) cancel(job);
+  for (Job* const job : shared.jobs) cancel(job);
+  // A forked child has no threads, and some request of its parent's may have been under way.
+  for (int i = 0; i < kMaxPieceWaits && std::any_of(shared.under_way.begin(), shared.under_way.end(), overlaps); ++i)
+    shared.piece_done.WaitUntil(shared.mutex, std::chrono::steady_clock::now() + kPieceWait);
 }
 
 void SplitMapping(Extent arena) {
