@@ -16,6 +16,8 @@ constexpr uint64_t kAttachNs = kSecondNs + kSecondNs / 2;
 // Processes of the first second were attached to the agent before this one, perhaps. All of a busy node's come back at
 // once.
 constexpr uint64_t kAttachAgainNs = 10 * kSecondNs;
+// For so long each check has shown a process that is not attached. A hook attaches before its process uses a GPU.
+constexpr uint64_t kFollowNs = 10 * kSecondNs;
 
 }  // namespace
 
@@ -33,6 +35,7 @@ GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, con
     roots.insert(*root);
   }
   for (const std::string& gpu : gpus) {
+    const uint64_t listed_ns = BootNs();
     const auto processes = nvml.Processes(gpu);
     if (!processes) continue;
     out.processes[gpu] = *processes;
@@ -44,7 +47,7 @@ GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, con
         ReadCgroup(p.pid, &facts);
         continue;
       }
-      facts = ReadFacts(p.pid);
+      facts = ReadFacts(p.pid, listed_ns);
       std::erase_if(facts.mounts,
                     [&](const Mount& m) { return m.point != SLUICE_CONTAINER_RUN_DIR && !roots.contains(m.root); });
     }
@@ -68,14 +71,20 @@ std::vector<RefusedLimit> SetDriverLimits(const Nvml& nvml, const std::vector<Dr
   return out;
 }
 
-void Attestation::Report(int64_t pid, const Identities::Finding& finding) {
-  if (finding.forged.empty() || !forged_.insert(pid).second) return;
-  node_->Forged(finding.allocation, "pid " + std::to_string(pid) + " uses a GPU, and " + finding.forged);
+void Attestation::Report(const Process& process, const Identities::Finding& finding) {
+  if (finding.forged.empty() || !forged_.insert(process).second) return;
+  node_->Forged(finding.allocation, "pid " + std::to_string(process.first) + " uses a GPU, and " + finding.forged);
 }
 
-bool Attestation::HadTimeToAttach(int64_t pid) {
+bool Attestation::HadTimeToAttach(const Process& process) {
   const uint64_t patience = now_ns_ - started_ns_ < kSecondNs ? kAttachAgainNs : kAttachNs;
-  return now_ns_ >= attach_before_.try_emplace(pid, now_ns_ + patience).first->second;
+  return now_ns_ >= attach_before_.try_emplace(process, now_ns_ + patience).first->second;
+}
+
+bool Attestation::FollowEachOther(const std::string& allocation) {
+  const auto known = unattached_.try_emplace(allocation, now_ns_, now_ns_).first;
+  known->second.second = now_ns_;
+  return now_ns_ - known->second.first >= kFollowNs && now_ns_ - started_ns_ >= kAttachAgainNs;
 }
 
 bool Attestation::Apply(std::shared_ptr<const GpuSample> sample, const std::vector<std::string>& exempt, bool kubelet,
@@ -160,7 +169,7 @@ void Attestation::CheckForeign() {
     for (const GpuProcess& p : processes) {
       listed.insert({p.pid, gpu});
       const ProcessFacts& facts = sample_->facts.at(p.pid);
-      if (!facts.there) continue;
+      if (!facts.there || facts.is_young) continue;
       const auto own = attached.find(p.pid);
       ForeignProcess process;
       process.pid = p.pid;
@@ -183,33 +192,38 @@ void Attestation::Check() {
   std::map<std::string, std::vector<int64_t>> unhooked = node_->CheckEvidence(uses, now_ns_);
   std::map<int64_t, std::string> attached;
   const Identities identities = Known(&attached);
-  std::set<int64_t> seen;
+  std::set<Process> seen;
   if (started_ns_ == 0) started_ns_ = now_ns_;
   for (const auto& [gpu, processes] : sample_->processes) {
     std::map<int64_t, Bytes> used;
     for (const GpuProcess& p : processes) used[p.pid] += p.bytes;
     node_->SetProcesses(gpu, used);
     for (const GpuProcess& p : processes) {
-      if (attached.contains(p.pid) || !seen.insert(p.pid).second) continue;
       const ProcessFacts& facts = sample_->facts.at(p.pid);
+      const Process process{p.pid, facts.started_ns};
+      if (attached.contains(p.pid) || !seen.insert(process).second) continue;
+      const bool had_time = HadTimeToAttach(process);
+      if (facts.is_young) continue;
       const Identities::Finding finding = facts.there ? identities.Of(facts) : Identities::Finding{};
-      Report(p.pid, finding);
+      Report(process, finding);
       if (node_->HasAllocation(finding.allocation)) {
-        if (HadTimeToAttach(p.pid)) unhooked[finding.allocation].push_back(p.pid);
-      } else if (external_.contains(p.pid) && facts.container.pod_uid.empty() && reported_.insert(p.pid).second) {
+        if (FollowEachOther(finding.allocation) || had_time) unhooked[finding.allocation].push_back(p.pid);
+      } else if (external_.contains(process) && facts.container.pod_uid.empty() && reported_.insert(process).second) {
         // Only at the second check: NVML still lists a process that is ending, whose folder in /proc is gone.
         node_->AddExternal("pid " + std::to_string(p.pid) + " uses GPU " + gpu + " and is in no container of sluice");
       }
     }
   }
-  std::erase_if(forged_, [&](int64_t pid) { return !seen.contains(pid); });
+  std::erase_if(forged_, [&](const Process& process) { return !seen.contains(process); });
   std::erase_if(attach_before_, [&](const auto& process) { return !seen.contains(process.first); });
+  std::erase_if(unattached_, [this](const auto& known) { return known.second.second != now_ns_; });
   for (const auto& [id, identity] : node_->KnownIdentities()) {
     node_->SetUnhooked(id, unhooked[id]);
-    for (const int64_t pid : unhooked[id]) seen.erase(pid);
+    for (const int64_t pid : unhooked[id])
+      std::erase_if(seen, [pid](const Process& process) { return process.first == pid; });
   }
   external_ = std::move(seen);
-  std::erase_if(reported_, [this](int64_t pid) { return !external_.contains(pid); });
+  std::erase_if(reported_, [this](const Process& process) { return !external_.contains(process); });
   node_->Settle();
 }
 

@@ -61,8 +61,12 @@ class Attestation {
   void LimitFailed(const DriverLimit& limit) { limits_.Failed(limit); }
 
  private:
-  void Report(int64_t pid, const Identities::Finding& finding);
-  bool HadTimeToAttach(int64_t pid);
+  // A pid and when its process started: the pid alone may be another process's at the next check.
+  using Process = std::pair<int64_t, uint64_t>;
+  void Report(const Process& process, const Identities::Finding& finding);
+  bool HadTimeToAttach(const Process& process);
+  // Short processes that follow each other are each too young to be reported.
+  bool FollowEachOther(const std::string& allocation);
   void Check();
   void CheckForeign();
   void PlanLimits();
@@ -82,11 +86,13 @@ class Attestation {
   std::map<std::pair<int64_t, std::string>, uint64_t> suspects_;  // pid and GPU, and when first seen there
   std::vector<ForeignProcess> foreign_;
   uint64_t started_ns_ = 0;                    // the first check
-  std::map<int64_t, uint64_t> attach_before_;  // processes that are not attached, and when they should be
+  std::map<Process, uint64_t> attach_before_;  // processes that are not attached, and when they should be
+  // Allocations with such a process, by the first of the checks without a gap, and the last one.
+  std::map<std::string, std::pair<uint64_t, uint64_t>> unattached_;
   DriverLimits limits_;
   std::vector<DriverLimit> limits_due_;
   // Processes at the last check, and those of them with an event.
-  std::set<int64_t> external_, reported_, forged_;
+  std::set<Process> external_, reported_, forged_;
 };
 
 }  // namespace sluice::agent

@@ -160,6 +160,7 @@ void Read(const YAML::Node& root, Config* c) {
         {"reserve", Quantity(&c->reserve, true)},
         {"pod_resources", Text(&c->pod_resources)},
         {"max_processes", Number(&c->max_processes, 1, 100000)},
+        {"max_connections", Number(&c->max_connections, 16, 1000000)},
         {"host_memory", section({{"bytes", Quantity(&c->host_memory_bytes, true)},
                                  {"percent", Number(&c->host_memory_percent, 1, 100)}})},
         {"lending", section({{"mode", Choice(&lending, {"off", "idle", "all"})},

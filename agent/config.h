@@ -56,7 +56,8 @@ struct Config {
   std::string log_level = "info";                                // debug, info, warn, error
   std::string pod_resources;                                     // kubelet's pod-resources socket; empty: not used
   KubernetesConfig kubernetes;
-  uint32_t max_processes = 1024;  // of one allocation
+  uint32_t max_processes = 1024;    // of one allocation
+  uint32_t max_connections = 3072;  // of all: each takes up to 32 KiB of the agent's memory, and its kernel memory
   std::vector<ClientRule> clients;
 };
 

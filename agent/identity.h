@@ -49,6 +49,9 @@ struct ProcessFacts {
   std::vector<Mount> mounts;       // those at the run directory of containers, and all of folders of allocations
   std::vector<int64_t> ancestors;  // its parent first
   std::string cgroup;              // of the container
+  // It may have started after the driver named the pid, which then meant another process: it is not judged yet.
+  bool is_young = false;
+  uint64_t started_ns = 0;  // since boot, in steps of the kernel's clock ticks; with the pid it tells processes apart
 };
 
 // An allocation, as far as processes are told apart by it.

@@ -94,10 +94,36 @@ void Ledger::RemoveMember(MemberId member) {
 void Ledger::Restore(MemberId member, Bytes held) {
   const auto it = members_.find(member);
   if (it == members_.end() || held == 0) return;
-  // The holder claims so; more than the pool has left cannot be true.
+  // The holder claims so; more than the pool has left cannot be true. Of two claims that cannot both be true, the one
+  // within its group's guarantee counts.
+  const Group& own = groups_.at(it->second.group);
+  Bytes of_group = 0;
+  for (const Member* m : own.members) of_group += m->exposure;
+  const Bytes entitled = std::min(held, Minus(own.guaranteed, of_group));
+  if (const Bytes left = Minus(capacity_, exposure()); entitled > left) TakeBorrowed(entitled - left, own);
   held = std::min(held, Minus(capacity_, exposure()));
   it->second.held = held;
   it->second.exposure = std::max(it->second.exposure, held);
+}
+
+void Ledger::TakeBorrowed(Bytes bytes, const Group& except) {
+  for (auto& [id, g] : groups_) {
+    if (&g == &except) continue;
+    Bytes exposed = 0;
+    for (const Member* m : g.members) exposed += m->exposure;
+    Bytes borrowed = std::min(bytes, Minus(exposed, g.guaranteed));
+    bytes -= borrowed;
+    for (Member* m : g.members) {
+      const Bytes taken = std::min(borrowed, m->exposure);
+      if (taken == 0) continue;
+      borrowed -= taken;
+      m->exposure -= taken;
+      m->held = std::min(m->held, m->exposure);
+      m->budget = std::min(m->budget, m->exposure);
+      m->generation = 0;  // it is told its next budget, whatever that is
+      m->followed = false;
+    }
+  }
 }
 
 void Ledger::Update(MemberId member, const Report& report) {

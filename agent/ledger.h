@@ -77,7 +77,7 @@ class Ledger {
   void AddMember(MemberId member, GroupId group);
   void RemoveMember(MemberId member);
   // A process that attached before holds up to its last budget, `held`: that is entered as exposure before any budget
-  // is planned.
+  // is planned. A larger claim than its group's guarantee gives way to claims within the others'.
   void Restore(MemberId member, Bytes held);
   void Update(MemberId member, const Report& report);
 
@@ -115,6 +115,8 @@ class Ledger {
   void SetGroupTargets();
   void SetOpportunisticTargets(Bytes left);
   void SetMemberTargets(const Group& group) const;
+  // Takes exposure from groups that have more than their guarantee.
+  void TakeBorrowed(Bytes bytes, const Group& except);
 
   Bytes capacity_;
   Policy policy_;

@@ -1,18 +1,11 @@
 #include "agent/metrics_endpoint.h"
 
-#include <chrono>
-#include <future>
 #include <utility>
 
 #include "agent/pseudonym.h"
 #include "common/log/log.h"
 
 namespace sluice::agent {
-namespace {
-
-constexpr std::chrono::seconds kAnswers{2};
-
-}  // namespace
 
 std::string MetricsEndpoint::Serve(const Config& config, const std::string& node_name, const kube::ClientConfig* api) {
   std::vector<std::string> settings = {config.metrics_listen, config.metrics_authentication, config.metrics_certificate,
@@ -25,7 +18,8 @@ std::string MetricsEndpoint::Serve(const Config& config, const std::string& node
   MetricsOptions options;
   options.listen = config.metrics_listen;
   options.node = node_name;
-  options.now = [this] { return Now(); };
+  options.now = [this] { return status_.Get(); };
+  options.alive = [this] { return alive_.Get() != nullptr; };
   std::string error;
   if (config.metrics_authentication == "kubernetes") {
     if (api == nullptr) return "metrics.authentication: kubernetes.enabled takes effect after a restart of the agent";
@@ -54,18 +48,11 @@ void MetricsEndpoint::Refresh() {
   if (!text.empty()) Log(LogLevel::kWarn, "metrics: " + text);
 }
 
-// On a server's thread. No value: the loop does not answer, or has ended.
-std::optional<NodeStatus> MetricsEndpoint::Now() {
-  auto answer = std::make_shared<std::promise<NodeStatus>>();
-  std::future<NodeStatus> status = answer->get_future();
-  loop_->Post([this, answer] {
-    NodeStatus now = node_->Status();
-    now.attach = server_->attach_times();
-    server_->AddDelayed(&now);
-    answer->set_value(std::move(now));
-  });
-  if (status.wait_for(kAnswers) != std::future_status::ready) return std::nullopt;
-  return status.get();
+NodeStatus MetricsEndpoint::Now() {
+  NodeStatus now = node_->Status();
+  now.attach = server_->attach_times();
+  server_->AddDelayed(&now);
+  return now;
 }
 
 }  // namespace sluice::agent

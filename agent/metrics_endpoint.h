@@ -14,6 +14,7 @@
 #include "agent/metrics_server.h"
 #include "agent/node.h"
 #include "agent/server.h"
+#include "agent/shared_answer.h"
 #include "kube/config.h"
 
 namespace sluice::agent {
@@ -21,7 +22,11 @@ namespace sluice::agent {
 class MetricsEndpoint {
  public:
   MetricsEndpoint(EventLoop* loop, Node* node, Server* server, std::string run_dir)
-      : loop_(loop), node_(node), server_(server), run_dir_(std::move(run_dir)) {}
+      : node_(node),
+        server_(server),
+        run_dir_(std::move(run_dir)),
+        status_(loop, 0, [this] { return Now(); }),
+        alive_(loop, 100'000'000, [] { return true; }) {}
 
   // Listens anew where a setting of it has changed. `api`: nullptr without Kubernetes. Empty, or a sentence.
   std::string Serve(const Config& config, const std::string& node_name, const kube::ClientConfig* api);
@@ -29,13 +34,14 @@ class MetricsEndpoint {
   void Refresh();
 
  private:
-  std::optional<NodeStatus> Now();
+  NodeStatus Now();
 
-  EventLoop* const loop_;
   Node* const node_;
   Server* const server_;
   const std::string run_dir_;
   std::vector<std::string> settings_ = {"", "none", "", ""};
+  SharedAnswer<NodeStatus> status_;
+  SharedAnswer<bool> alive_;
   std::unique_ptr<Authorizer> authorizer_;
   std::unique_ptr<MetricsServer> http_;  // last: its threads use the members above
 };

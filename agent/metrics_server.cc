@@ -6,6 +6,7 @@
 #include "agent/metrics.h"
 #include "agent/status_json.h"
 #include "common/http/listen_address.h"
+#include "common/mutex.h"
 #include "webhook/certificates/file_reloader.h"
 #include "webhook/certificates/rotation.h"
 #include "webhook/server/http_server.h"
@@ -19,6 +20,9 @@ using Clock = std::chrono::system_clock;
 
 constexpr const char* kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 constexpr std::string_view kBearer = "Bearer ";
+// Any pod may be a client. Its requests must not take the processor from the loop, nor much of it from the node.
+constexpr int kNice = 10;
+constexpr double kRequestsPerSecond = 50;  // of one client
 
 HttpReply Refusal(const Access& access) {
   switch (access.verdict) {
@@ -50,7 +54,9 @@ class MetricsServer::Impl {
     }
     http.address = address->host;
     http.port = address->port;
-    http.workers = 4;
+    http.workers = 2;
+    http.nice = kNice;
+    http.requests_per_s = kRequestsPerSecond;
     http.max_connections = 64;
     http.max_body_bytes = 1 << 10;
     http.max_buffered_bytes = 1 << 20;
@@ -65,7 +71,7 @@ class MetricsServer::Impl {
     Serve("/status.json", [](const NodeStatus& s) { return HttpReply{200, StatusJson(s), "application/json"}; });
     // For kubelet, which sends no token. It says nothing of the node.
     server_->Get("/healthz", [this](std::string_view) {
-      return options_.now() ? HttpReply{200, "ok\n"} : HttpReply{503, "the agent's loop does not answer\n"};
+      return options_.alive() ? HttpReply{200, "ok\n"} : HttpReply{503, "the agent's loop does not answer\n"};
     });
     const std::string why = server_->Start();
     if (why.empty()) return true;
@@ -95,13 +101,25 @@ class MetricsServer::Impl {
   }
 
  private:
+  struct Page {  // the last one, for all who ask before the next status
+    Mutex mutex;
+    std::shared_ptr<const NodeStatus> of SLUICE_GUARDED_BY(mutex);
+    HttpReply reply SLUICE_GUARDED_BY(mutex);
+  };
+
   template <typename Write>
   void Serve(const std::string& path, Write write) {
-    const auto answer = [this, write](std::string_view) {
-      std::optional<NodeStatus> status = options_.now();
+    const auto answer = [this, write, page = std::make_shared<Page>()](std::string_view) {
+      const std::shared_ptr<const NodeStatus> status = options_.now();
       if (!status) return HttpReply{503, "the agent's loop does not answer\n"};
-      if (!options_.authorize) options_.hide(&*status);
-      return write(*status);
+      const MutexLock lock(page->mutex);
+      if (page->of != status) {
+        NodeStatus shown = *status;
+        if (!options_.authorize) options_.hide(&shown);
+        page->reply = write(shown);
+        page->of = status;
+      }
+      return page->reply;
     };
     if (!options_.authorize) return server_->Get(path, answer);
     server_->GetAuthorized(path, [this, path, answer](std::string_view authorization) {

@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,8 +21,10 @@ struct Access {
 struct MetricsOptions {
   std::string listen;  // ADDR:PORT; the address is numeric
   std::string node;    // for the label
-  // The status; no value: the loop does not answer. Called on server threads, and may wait.
-  std::function<std::optional<NodeStatus>()> now;
+  // The status; nullptr: the loop does not answer. The same one as before needs no new page. Called on server threads,
+  // and may wait.
+  std::function<std::shared_ptr<const NodeStatus>()> now;
+  std::function<bool()> alive;  // whether the loop answers; as `now`
   // Empty: plain HTTP without a token, and `hide` is called on each status. Else HTTPS. Called on server threads.
   std::function<Access(std::string_view token, const std::string& path)> authorize;
   std::function<void(NodeStatus*)> hide;

@@ -27,6 +27,10 @@ Bytes Node::Capacity(const Card& card, Bytes contexts) const {
   return card.memory > kept ? card.memory - kept : 0;
 }
 
+Bytes Node::ContextAllotment(const Allocation& a, size_t gpu) const {
+  return std::max(kMaxContextBytes, PercentOf(cards_.at(a.spec.gpus[gpu].uuid)->card.memory, Percent(a, gpu)) / 8);
+}
+
 void Node::SetCards(const std::vector<Card>& cards) {
   for (const Card& c : cards) {
     const auto it = cards_.find(c.uuid);
@@ -64,6 +68,7 @@ void Node::SetProcesses(const std::string& uuid, const std::map<int64_t, Bytes>&
   if (it == cards_.end()) return;
   CardState& card = *it->second;
   std::map<int64_t, Bytes> others = used;
+  std::map<const Allocation*, Bytes> of_container;
   Bytes contexts = 0;
   for (auto& [id, s] : sessions_) {
     if (s->phase != Session::Phase::kServed) continue;
@@ -73,11 +78,22 @@ void Node::SetProcesses(const std::string& uuid, const std::map<int64_t, Bytes>&
       const auto own = others.find(s->pid);
       if (own == others.end()) continue;
       const Bytes counted = Read(*s, i).unmanaged_bytes, extra = own->second > counted ? own->second - counted : 0;
-      const Bytes context = std::min(extra, kMaxContextBytes);
+      // All containers pay for a container's first contexts, and it alone for more of them.
+      Bytes& common = of_container[s->allocation];
+      const Bytes left = ContextAllotment(*s->allocation, i) - common;
+      const Bytes context = std::min({extra, kMaxContextBytes, left});
+      common += context;
       s->uncounted[i] = extra - context;
       s->contexts[i] = context;
       contexts += context;
       others.erase(own);
+    }
+    for (size_t i = 0; i < s->uncounted.size(); ++i) {
+      const Bytes deducted = (s->uncounted[i] + config_.ledger.step - 1) / config_.ledger.step * config_.ledger.step;
+      if (deducted == s->deducted[i]) continue;
+      s->deducted[i] = deducted;
+      MarkDue(id, i);
+      dirty_ = true;
     }
   }
   for (const auto& [pid, bytes] : others) contexts += bytes;
@@ -223,8 +239,9 @@ void Node::Refresh(Allocation& a) {
   for (const SessionId id : a.sessions) {
     Session& s = *sessions_.at(id);
     if (s.phase != Session::Phase::kServed) continue;
-    for (size_t i = 0; i < a.spec.gpus.size(); ++i) SendBudget(s, i);
+    for (size_t i = 0; i < a.spec.gpus.size(); ++i) MarkDue(id, i);
   }
+  dirty_ = true;
 }
 
 bool Node::ResolveId(const std::string& prefix, std::string* id, std::string* error) const {

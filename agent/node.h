@@ -37,6 +37,8 @@ class Port {
   virtual ~Port() = default;
   virtual void Send(SessionId session, const sluice_frame& frame) = 0;  // WELCOME: with the session's page
   virtual void Close(SessionId session) = 0;
+  // Budgets are left to be sent: Node::SendDue() is to be called soon, and other work may come before.
+  virtual void SendSoon() {}
 };
 
 struct Card {
@@ -100,6 +102,8 @@ class Node {
   bool AddAllocation(const AllocationSpec& spec, const std::map<std::string, std::string>& live, std::string* error);
   // Serves no new process; attached ones stay until they end.
   void RemoveAllocation(const std::string& id);
+  // Of all allocations together, as the configuration says.
+  size_t max_connections() const { return config_.max_connections; }
   bool HasAllocation(const std::string& id) const { return by_id_.contains(id); }
   // The pod's settings rank between those of allocation.json and the rules of `clients`. Its sizes raise no guarantee
   // by themselves: the scheduler gave the units, and gpu-memory is capped at the worth of these, or of the granted
@@ -136,6 +140,8 @@ class Node {
 
   // Sends the budgets that changed with processes and settings. Call it after each batch of events.
   void Settle();
+  // Sends some of the budgets that are due.
+  void SendDue();
   // Reads the pages and moves budgets. Returns the milliseconds until the next call.
   int Tick(uint64_t now_ns);
 
@@ -208,6 +214,7 @@ class Node {
   };
   // node.cc
   Bytes Capacity(const Card& card, Bytes contexts) const;
+  Bytes ContextAllotment(const Allocation& a, size_t gpu) const;  // of a container's contexts that all pay for
   void Forget(const Allocation& a);
   bool IsNamed(const Allocation& a, const std::string& name) const;
   void Vacate(uint64_t now_ns);  // marks allocations without a process in the ledgers
@@ -241,6 +248,8 @@ class Node {
   Bytes Visible(const Allocation& a, size_t gpu) const;  // total of memory queries
   // node_budgets.cc
   void SendBudget(Session& s, size_t gpu);
+  void MarkDue(SessionId session, size_t gpu);
+  void SendIfDue(Session& s, size_t gpu);  // before a frame that must not come before it
   void ReadPages(uint64_t now_ns);
   void CheckOverdue(Session& s, size_t gpu, Bytes overdue, uint64_t now_ns);
   Bytes Wanted(const CardState& card, const Session& s, size_t gpu, uint64_t now_ns) const;
@@ -299,11 +308,13 @@ class Node {
   uint64_t next_group_ = 1, next_event_ = 1;
   uint64_t recover_until_ns_ = 0;
   uint64_t malformed_ = 0, late_ = 0, forged_ = 0;
-  uint64_t unsettled_ns_ = 0;                                 // since when a ledger waits for a holder; 0: none does
-  uint64_t now_ns_ = 0;                                       // of the current call
-  uint64_t next_generation_;                                  // on the wire
-  bool dirty_ = false;                                        // budgets may have to change
-  std::set<std::pair<SessionId, size_t>> resend_;             // BUDGETs that are due whatever the ledgers say
+  uint64_t unsettled_ns_ = 0;  // since when a ledger waits for a holder; 0: none does
+  uint64_t now_ns_ = 0;        // of the current call
+  uint64_t next_generation_;   // on the wire
+  bool dirty_ = false;         // budgets may have to change
+  // BUDGETs that are due, by group: the groups are served in turn.
+  std::map<GroupId, std::set<std::pair<SessionId, size_t>>> due_;
+  GroupId last_served_ = 0;
   bool launching_ = false;                                    // a process launched since the last tick
   std::vector<std::pair<SessionId, sluice_memory>> waiting_;  // for the others to return
 };

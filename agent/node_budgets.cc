@@ -10,6 +10,9 @@ namespace sluice::agent {
 namespace {
 
 constexpr uint64_t kHelloNs = 5000 * kMs;  // a connection without HELLO is closed then
+// Of budgets that are sent without other work between them, and of those of one group. A thousand take the time of
+// several tokens of another tenant.
+constexpr int kBudgetsAtOnce = 32, kBudgetsInTurn = 8;
 
 }  // namespace
 
@@ -109,17 +112,41 @@ Bytes Node::Wanted(const CardState& card, const Session& s, size_t gpu, uint64_t
 void Node::Settle() {
   if (!dirty_) return;
   dirty_ = false;
-  std::set<std::pair<SessionId, size_t>> changed = std::exchange(resend_, {});
-  const auto add = [&](const Ledger::Change& c) {
-    changed.insert({c.member / SLUICE_MAX_GPUS, c.member % SLUICE_MAX_GPUS});
-  };
+  const auto add = [&](const Ledger::Change& c) { MarkDue(c.member / SLUICE_MAX_GPUS, c.member % SLUICE_MAX_GPUS); };
   for (auto& [uuid, card] : cards_) std::ranges::for_each(card->ledger.Plan(), add);
   std::ranges::for_each(host_.Plan(), add);
   HoldOpportunistic(now_ns_);
-  for (const auto& [session, gpu] : changed) {
-    const auto it = sessions_.find(session);
-    if (it != sessions_.end() && it->second->phase == Session::Phase::kServed) SendBudget(*it->second, gpu);
+  SendDue();
+}
+
+void Node::MarkDue(SessionId session, size_t gpu) {
+  const auto it = sessions_.find(session);
+  if (it != sessions_.end() && it->second->allocation != nullptr)
+    due_[it->second->allocation->group].insert({session, gpu});
+}
+
+void Node::SendDue() {
+  int left = kBudgetsAtOnce;
+  while (left > 0 && !due_.empty()) {
+    auto turn = due_.upper_bound(last_served_);
+    if (turn == due_.end()) turn = due_.begin();
+    last_served_ = turn->first;
+    for (int n = 0; n < kBudgetsInTurn && left > 0 && !turn->second.empty(); ++n, --left) {
+      const auto [session, gpu] = *turn->second.begin();
+      turn->second.erase(turn->second.begin());
+      const auto it = sessions_.find(session);
+      if (it != sessions_.end() && it->second->phase == Session::Phase::kServed) SendBudget(*it->second, gpu);
+    }
+    if (turn->second.empty()) due_.erase(turn);
   }
+  if (!due_.empty()) port_->SendSoon();
+}
+
+void Node::SendIfDue(Session& s, size_t gpu) {
+  const auto turn = due_.find(s.allocation->group);
+  if (turn == due_.end() || turn->second.erase({s.id, gpu}) == 0) return;
+  if (turn->second.empty()) due_.erase(turn);
+  SendBudget(s, gpu);
 }
 
 void Node::SendBudget(Session& s, size_t gpu) {
@@ -142,7 +169,9 @@ void Node::SendBudget(Session& s, size_t gpu) {
   sluice_frame f = Frame(s, SLUICE_BUDGET);
   sluice_budget& b = f.u.budget;
   SetText(b.uuid, sizeof(b.uuid), g.uuid);
-  b.budget_bytes = view->budget;
+  // Bytes that the driver shows and the hook does not count take the place of some of the budget.
+  b.budget_bytes =
+      view->budget > s.deducted[gpu] ? view->budget - s.deducted[gpu] : std::min(view->budget, config_.ledger.step);
   b.guaranteed_bytes = Size(a, gpu);
   b.limit_bytes = a.effective.memory_limit.value_or(0);
   b.host_bytes = host->budget;

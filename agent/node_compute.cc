@@ -94,7 +94,7 @@ void Node::UpdateDemand(uint64_t now_ns) {
     for (auto& [id, s] : sessions_) {
       if (s->phase != Session::Phase::kServed) continue;
       for (size_t i = 0; i < s->allocation->spec.gpus.size(); ++i) {
-        if (s->allocation->spec.gpus[i].uuid == uuid) SendBudget(*s, i);
+        if (s->allocation->spec.gpus[i].uuid == uuid) MarkDue(id, i);
       }
     }
   }
@@ -111,7 +111,7 @@ void Node::Token(Session& s, const sluice_frame& frame, uint64_t now_ns) {
     if (frame.h.type == SLUICE_TOKEN_REQUEST) {
       if (IsParked(a)) {
         EndPark(*s.allocation, "pid " + std::to_string(s.pid), now_ns);
-        Settle();  // the budget comes before the token
+        Settle();
       }
       // A repeated request: PING shows that the agent runs, however long the others' time slices last.
       if (card.arbiter.IsWaiting(Member(s.id, i))) port_->Send(s.id, Frame(s, SLUICE_PING));
@@ -128,6 +128,7 @@ void Node::Pump(CardState& card, uint64_t now_ns) {
     const auto it = sessions_.find(action.holder / SLUICE_MAX_GPUS);
     if (it == sessions_.end() || it->second->phase != Session::Phase::kServed) continue;
     const bool grant = action.kind == Arbiter::Action::Kind::kGrant;
+    if (grant) SendIfDue(*it->second, action.holder % SLUICE_MAX_GPUS);
     sluice_frame f = Frame(*it->second, grant ? SLUICE_TOKEN_GRANT : SLUICE_TOKEN_REVOKE);
     SetText(f.u.token.uuid, sizeof(f.u.token.uuid), card.card.uuid);
     f.u.token.id = action.id;

@@ -49,7 +49,9 @@ std::map<std::string, Bytes> Node::UnmanagedLimits(const std::string& id) const 
     for (const SessionId s : a.sessions) {
       if (const Ledger::MemberView* view = card.ledger.Find(Member(s, i))) exposed += view->exposure;
     }
-    const Bytes contexts = (a.sessions.size() + 1) * kMaxContextBytes;
+    // Processes that attach and use no GPU raise no limit beyond that.
+    const Bytes contexts =
+        std::min((a.sessions.size() + 1) * kMaxContextBytes, ContextAllotment(a, i) + kMaxContextBytes);
     out[card.card.uuid] = std::max(exposed, Guaranteed(a, i)) + contexts;
   }
   return out;

@@ -67,7 +67,7 @@ void Node::SetParked(Allocation& a, bool parked) {
       // A client that wakes has work, and a parked one has none, whatever was seen of it before.
       if (!parked) s->demand[i].SetHeld(now_ns_);
       s->overdue_since_ns[i] = 0;
-      resend_.insert({s->id, i});
+      MarkDue(s->id, i);
     }
   }
   ReadPages(now_ns_);  // the bytes that its processes want now

@@ -78,7 +78,8 @@ void Node::CountLink(Session& s, size_t gpu, const sluice_gpu_counters& c) {
   // A page that was read for the first time tells nothing yet.
   const uint64_t took = beat - link.beat_ns;
   const Bytes more = link.beat_ns == 0 || beat < link.beat_ns || moved < link.moved ? 0 : moved - link.moved;
-  link.per_s = static_cast<Bytes>(static_cast<double>(more) * 1e9 / static_cast<double>(took));
+  // Both are the process's words.
+  link.per_s = static_cast<Bytes>(std::min(static_cast<double>(more) * 1e9 / static_cast<double>(took), 1e15));
   link.beat_ns = beat;
   link.moved = moved;
 }
@@ -114,7 +115,7 @@ void Node::ShareLinks(uint64_t now_ns) {
     for (auto& [id, s] : sessions_) {
       if (s->phase != Session::Phase::kServed) continue;
       for (size_t i = 0; i < s->allocation->spec.gpus.size(); ++i) {
-        if (s->allocation->spec.gpus[i].uuid == uuid && LinkRate(*s, i) != s->link[i].sent_per_s) SendBudget(*s, i);
+        if (s->allocation->spec.gpus[i].uuid == uuid && LinkRate(*s, i) != s->link[i].sent_per_s) MarkDue(id, i);
       }
     }
   }

@@ -91,6 +91,7 @@ struct Node::Session {
   uint64_t admitted_ns = 0;
   std::vector<Bytes> contexts;   // of it, by NVML
   std::vector<Bytes> uncounted;  // held by NVML beyond a context and beyond the hook's counters
+  std::vector<Bytes> deducted;   // of the budget, for these
   struct Use {                   // GPU time of the last second
     uint64_t since_ns = 0, spent_ns = 0;
     uint32_t millionths = 0;

@@ -163,6 +163,7 @@ void Node::Admit(Session& s, uint64_t now_ns) {
   s.kernel_ns.resize(a.spec.gpus.size());
   s.kernel_since.assign(a.spec.gpus.size(), now_ns);
   s.uncounted.resize(a.spec.gpus.size());
+  s.deducted.resize(a.spec.gpus.size());
   s.contexts.resize(a.spec.gpus.size());
   s.parked.assign(a.spec.gpus.size(), {});
   s.admitted_ns = now_ns;

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
+#include <sstream>
 
 namespace sluice::agent {
 namespace {
@@ -42,12 +44,29 @@ std::string Find(const std::string& folder, const std::string& end, int depth) {
   return "";
 }
 
-// 0: none. The name in parentheses may hold any character, so the fields are counted from its end.
-int64_t ParentOf(int64_t pid) {
+struct Stat {
+  int64_t parent = 0;       // 0: none
+  uint64_t started_ns = 0;  // since boot
+};
+
+// https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html. The name in parentheses may hold any character, so the
+// fields are counted from its end.
+Stat StatOf(int64_t pid) {
+  constexpr int kParent = 4, kStarted = 22;  // fields
+  Stat out;
   const std::string stat = Read(pid, "stat");
   const size_t end = stat.rfind(')');
-  if (end == std::string::npos || end + 4 >= stat.size()) return 0;
-  return std::strtoll(stat.c_str() + end + 4, nullptr, 10);  // ") S <parent>"
+  if (end == std::string::npos) return out;
+  std::istringstream in(stat.substr(end + 1));
+  std::string word;
+  for (int field = 3; field <= kStarted && in >> word; ++field) {
+    if (field == kParent) out.parent = std::strtoll(word.c_str(), nullptr, 10);
+    if (field == kStarted) {
+      static const auto kTick = static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
+      out.started_ns = std::strtoull(word.c_str(), nullptr, 10) * (1'000'000'000 / kTick);
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -60,17 +79,32 @@ void ReadCgroup(int64_t pid, ProcessFacts* facts) {
   facts->cgroup = ContainerPathOf(cgroup);
 }
 
-ProcessFacts ReadFacts(int64_t pid) {
+uint64_t BootNs() {
+  timespec t{};
+  clock_gettime(CLOCK_BOOTTIME, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
+}
+
+bool WasListed(uint64_t started_ns, uint64_t listed_ns) {
+  constexpr uint64_t kStaleNs = 200'000'000;  // NVML still lists a process that ends, and clock ticks are coarse
+  return started_ns + kStaleNs <= listed_ns;
+}
+
+ProcessFacts ReadFacts(int64_t pid, uint64_t listed_ns) {
   ProcessFacts out;
+  const Stat stat = StatOf(pid);
   const std::string cgroup = Read(pid, "cgroup");
-  out.there = !cgroup.empty();
+  out.started_ns = stat.started_ns;
+  out.there = !cgroup.empty() && stat.started_ns > 0;
   if (!out.there) return out;
+  out.is_young = !WasListed(out.started_ns, listed_ns);
   out.container = ContainerOf(cgroup);
   out.cgroup = ContainerPathOf(cgroup);
   out.mounts = ReadMounts(Read(pid, "mountinfo"));
-  for (int64_t p = ParentOf(pid); p > 1 && out.ancestors.size() < kMaxAncestors; p = ParentOf(p)) {
+  for (int64_t p = stat.parent; p > 1 && out.ancestors.size() < kMaxAncestors; p = StatOf(p).parent) {
     out.ancestors.push_back(p);
   }
+  out.there = StatOf(pid).started_ns == out.started_ns;  // all of this is one process's
   return out;
 }
 

@@ -17,7 +17,11 @@ ContainerKey ReadContainer(int64_t pid);
 void ReadCgroup(int64_t pid, ProcessFacts* facts);
 
 // All facts. The mounts are all of the process.
-ProcessFacts ReadFacts(int64_t pid);
+// `listed_ns`: when the driver was asked for the pid (BootNs).
+ProcessFacts ReadFacts(int64_t pid, uint64_t listed_ns);
+uint64_t BootNs();
+// Whether a process that started then is surely the one that a list of that time names.
+bool WasListed(uint64_t started_ns, uint64_t listed_ns);
 
 // The folder of `cgroup` below `root`. A process in a cgroup namespace of its own sees paths of others as "/../..."; so
 // the folder is looked for then. Empty: there is none.

@@ -44,6 +44,7 @@ class Server : public Port {
 
   void Send(SessionId session, const sluice_frame& frame) override;
   void Close(SessionId session) override;
+  void SendSoon() override;
 
  private:
   struct Place {  // one allocation's folder
@@ -94,6 +95,7 @@ class Server : public Port {
   int inotify_ = -1;
   size_t max_descriptors_ = 0, descriptors_ = 0;  // the limit; held by all connections
   int spare_fd_ = -1;                             // closed for a moment to refuse a connection when descriptors run out
+  bool send_posted_ = false;
   bool settle_posted_ = false, tick_planned_ = false;
   uint64_t next_plan_ns_ = 0;  // no plan before then
   SessionId next_session_ = 1;

@@ -27,6 +27,7 @@ constexpr int kFramesPerWake = 4;   // of one connection
 constexpr size_t kOwnDescriptors = 128;
 constexpr size_t kDescriptorsEach = 3;  // of a connection, until it has its page
 constexpr size_t kAlways = 8;           // connections that an allocation may have, however few descriptors are left
+constexpr int kSendBytes = 8192;        // of a connection; the kernel doubles it, for some twenty frames
 // Plans may take a fifth of the time. Time without plans counts for at most this long.
 constexpr uint64_t kPlanShare = 5;
 constexpr uint64_t kMaxCreditNs = 10'000'000;
@@ -47,16 +48,36 @@ int MakePage(sluice_page** page) {
   return fd;
 }
 
-// A pidfd of the process at the other end, to be polled for its end. SO_PEERPIDFD has no race. Before Linux 6.5 another
-// process might get the pid between the two calls, which only delays the release until the socket closes.
-int PeerPidfd(int fd, int64_t* pid) {
+struct Peer {
+  int64_t pid = 0;  // 0: not known
+  int pidfd = -1;   // to be polled for its end
+  ContainerKey container;
+  bool has_ended = false;
+};
+
+// The process that connected. It may have ended since, and its pid may be another's now: what /proc tells under the pid
+// counts only if the process is alive afterwards. SO_PEERPIDFD has no race. Before Linux 6.5 the pid may be another
+// process's from the beginning.
+Peer PeerOf(int fd) {
+  Peer out;
   ucred cred{};
   socklen_t size = sizeof(cred);
-  *pid = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) == 0 ? cred.pid : 0;
-  int pidfd = -1;
-  size = sizeof(pidfd);
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) == 0 && pidfd >= 0) return pidfd;
-  return *pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(*pid), 0)) : -1;
+  out.pid = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) == 0 ? cred.pid : 0;
+  size = sizeof(out.pidfd);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &out.pidfd, &size) != 0) {
+    const int why = errno;
+    out.pidfd = -1;
+    out.has_ended = why == ESRCH;
+    if (why == ENOPROTOOPT && out.pid > 0) {
+      out.pidfd = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(out.pid), 0));
+      out.has_ended = out.pidfd < 0 && errno == ESRCH;
+    }
+  }
+  if (out.has_ended) return out;
+  out.container = ReadContainer(out.pid);
+  pollfd end{out.pidfd, POLLIN, 0};
+  out.has_ended = out.pidfd >= 0 && poll(&end, 1, 0) > 0;
+  return out;
 }
 
 // Whether a newer frame makes the waiting one obsolete.
@@ -95,16 +116,23 @@ void Server::Accept(const std::string& id) {
       spare_fd_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
       return;
     }
+    // Its kernel memory is the agent's: a client that reads no answers holds little of it.
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSendBytes, sizeof(kSendBytes));
     if (!HasRoom(*queue)) {
       Reject(id, fd, "allocation " + id + " holds as many connections as the node can give one");
+      continue;
+    }
+    const Peer peer = PeerOf(fd);
+    if (peer.has_ended) {
+      if (peer.pidfd >= 0) close(peer.pidfd);
+      close(fd);
       continue;
     }
     const SessionId session = next_session_++;
     Connection c;
     c.queue = queue;
     c.fd = fd;
-    int64_t pid = 0;
-    c.pidfd = PeerPidfd(fd, &pid);
+    c.pidfd = peer.pidfd;
     ++queue->connections;
     Hold(*queue, c.pidfd >= 0 ? 2 : 1);
     queue->Add(fd, EPOLLIN | EPOLLRDHUP, [this, session](uint32_t events) { Readable(session, events); });
@@ -117,7 +145,7 @@ void Server::Accept(const std::string& id) {
       });
     }
     Connection& kept = connections_[session] = std::move(c);
-    node_->Opened(session, id, pid, nullptr, MonotonicNs(), ReadContainer(pid));
+    node_->Opened(session, id, peer.pid, nullptr, MonotonicNs(), peer.container);
     kept.attach_ns = ThreadNs() - began;  // still there: a refused one is destroyed after this batch of events
   }
 }
@@ -138,6 +166,8 @@ bool Server::GivePage(SessionId session, Connection& c, const char* frame, size_
 
 bool Server::HasRoom(const FairQueue& queue) const {
   if (queue.connections < kAlways) return true;
+  const size_t most = node_->max_connections(), of_others = connections_.size() - queue.connections;
+  if (of_others >= most || queue.connections + 1 > (most - of_others) / 2) return false;
   const size_t others = descriptors_ - queue.descriptors + places_.size() * 2;
   const size_t taken = others + kOwnDescriptors;
   const size_t left = max_descriptors_ > taken ? max_descriptors_ - taken : 0;
@@ -212,6 +242,7 @@ void Server::RecordAttached(uint64_t plan_ns) {
 
 void Server::Readable(SessionId session, uint32_t events) {
   const uint64_t began = ThreadNs();
+  const bool ends = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
   for (int n = 0; n < kFramesPerWake; ++n) {
     const auto it = connections_.find(session);
     if (it == connections_.end()) return;
@@ -220,6 +251,7 @@ void Server::Readable(SessionId session, uint32_t events) {
       events &= ~static_cast<uint32_t>(EPOLLOUT);
       Flush(session);
       if (!connections_.contains(session)) return;
+      if (c.blocked && !ends) return;
     }
     if (!c.queue->TakeFrame()) break;
     // No control space: the kernel drops descriptors that a client sends along.
@@ -232,6 +264,8 @@ void Server::Readable(SessionId session, uint32_t events) {
       break;
     }
     if (!c.closing) node_->Received(session, data, static_cast<size_t>(got), MonotonicNs());
+    // A client that does not read its answers is not read, until it does or ends.
+    if (const auto now = connections_.find(session); now == connections_.end() || (now->second.blocked && !ends)) break;
   }
   const auto it = connections_.find(session);
   if (it != connections_.end() && !it->second.attached) it->second.attach_ns += ThreadNs() - began;
@@ -257,7 +291,7 @@ void Server::Send(SessionId session, const sluice_frame& frame) {
   SendWaiting(c);
   if (c.waiting.empty()) return;
   c.blocked = true;
-  c.queue->Change(c.fd, EPOLLIN | EPOLLRDHUP | EPOLLOUT);
+  c.queue->Change(c.fd, EPOLLRDHUP | EPOLLOUT);
 }
 
 bool Server::TrySend(Connection& c, const sluice_frame& frame) {
@@ -296,6 +330,14 @@ void Server::Flush(SessionId session) {
 
 void Server::SendWaiting(Connection& c) {
   while (!c.waiting.empty() && TrySend(c, c.waiting.front())) c.waiting.pop_front();
+}
+
+void Server::SendSoon() {
+  if (std::exchange(send_posted_, true)) return;
+  loop_->Soon([this] {
+    send_posted_ = false;
+    node_->SendDue();
+  });
 }
 
 void Server::Close(SessionId session) {

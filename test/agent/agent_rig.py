@@ -30,12 +30,12 @@ MAGIC, FRAME = 0x43494C53, 256
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
-def at_once(pid):
+def at_once(pid, threads=None):
     """Lets a process run as soon as it has work, so that its own work is judged, not how busy the machine is. Its
-    children do not run so. False: not permitted here.
+    children do not run so. `threads`: these alone. False: not permitted here.
     """
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
+        for thread in threads or os.listdir(f"/proc/{pid}/task"):
             os.sched_setscheduler(int(thread), os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(20))
     except OSError:
         return False

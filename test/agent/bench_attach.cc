@@ -1,10 +1,12 @@
-// Attaches many processes to one agent: bench_attach SOCKET COUNT AGENT_PID. Forks COUNT processes that attach at once,
-// and prints the time and the agent's CPU time. Then it follows commands on standard input:
+// Attaches many processes to one agent: bench_attach SOCKET COUNT AGENT_PID [busy]. Forks COUNT processes that attach
+// at once, and prints the time and the agent's CPU time. Busy ones write into their pages each second, as processes at
+// work do: heartbeat, launches, live bytes. Then it follows commands on standard input:
 //   budget   waits until each process had another BUDGET since the last command; prints the first and the last time
 //   tokens   round trips of a compute token
 //   singles  processes that attach one after the other
 //   rest     the agent's CPU time while nothing happens
 //   end
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -72,14 +74,28 @@ bool Send(int fd, uint16_t type, const sluice_token* token = nullptr) {
   return send(fd, &f, sizeof(f), 0) == sizeof(f);
 }
 
+void Work(sluice_page* page, int number) {
+  const auto store = [](uint64_t& to, uint64_t value) { __atomic_store_n(&to, value, __ATOMIC_RELAXED); };
+  store(page->gpu[0].launches, page->gpu[0].launches + 100);
+  store(page->gpu[0].live_bytes, static_cast<uint64_t>(number % 64 + 1) << 20);
+  store(page->heartbeat_ns, static_cast<uint64_t>(NowMs() * 1e6));
+}
+
 // Maps the agent's page as a hook does, and follows the budget in it.
-void RunChild(const char* path, Child& me) {
+void RunChild(const char* path, Child& me, int number, bool busy) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   me.started = NowMs();
   const int fd = Connect(path);
   if (fd < 0 || !Send(fd, SLUICE_HELLO)) _exit(1);
   sluice_page* page = nullptr;
+  double worked = 0;
   for (;;) {
+    pollfd ready{fd, POLLIN, 0};
+    if (busy && page != nullptr && (poll(&ready, 1, 1000) == 0 || NowMs() - worked > 1000)) {
+      Work(page, number);
+      worked = NowMs();
+      if (ready.revents == 0) continue;
+    }
     sluice_frame f{};
     iovec iov{&f, sizeof(f)};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
@@ -137,10 +153,10 @@ void Tokens(const char* path) {
 }
 
 // One after the other, beside the attached ones: from connect to the first budget. The time has the agent's work and
-// the context switches.
+// the context switches. Fewer than the agent lets one allocation connect in a second.
 void Singles(const char* path) {
   std::vector<double> us;
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 300; ++i) {
     sluice_frame f{};
     const double begin = NowMs();
     const int fd = Connect(path);
@@ -149,7 +165,7 @@ void Singles(const char* path) {
     }
     us.push_back((NowMs() - begin) * 1000);
     close(fd);
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(6));
   }
   std::printf("one more attaches: p50 %.0f us, p99 %.0f us to its first budget\n", Percentile(us, 0.5),
               Percentile(us, 0.99));
@@ -161,13 +177,14 @@ int main(int argc, char** argv) {
   if (argc < 4) return 2;
   const size_t count = std::stoul(argv[2]);
   const std::string pid = argv[3];
+  const bool busy = argc > 4 && std::string(argv[4]) == "busy";
   auto* children = static_cast<Child*>(
       mmap(nullptr, count * sizeof(Child), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   const double cpu_before = CpuMs(pid), begin = NowMs();
   std::vector<pid_t> pids;
   for (size_t i = 0; i < count; ++i) {
     const pid_t child = fork();
-    if (child == 0) RunChild(argv[1], children[i]);
+    if (child == 0) RunChild(argv[1], children[i], static_cast<int>(i), busy);
     pids.push_back(child);
   }
   const double forked = NowMs();

@@ -290,3 +290,28 @@ TEST_CASE("parked groups have no floor, and with lending off their memory stays 
     CHECK(ledger.Find(2)->budget == 4 * kGiB);
   }
 }
+
+TEST_CASE("after a restart, a claim beyond a guarantee takes nothing from a claim within another's") {
+  Ledger l(8 * kGiB, {});
+  l.SetGroup(1, 4 * kGiB, 50);
+  l.SetGroup(2, 4 * kGiB, 50);
+  l.AddMember(10, 1);
+  l.Restore(10, 8 * kGiB);  // says that all is its
+  l.Plan();
+  CHECK(l.Find(10)->exposure == 8 * kGiB);
+  l.AddMember(20, 2);
+  l.Restore(20, 3 * kGiB);
+  CHECK(l.Find(20)->exposure == 3 * kGiB);
+  CHECK(l.Find(10)->exposure == 5 * kGiB);
+  CHECK(l.exposure() <= l.capacity());
+  l.Update(20, {0, 3 * kGiB, 3 * kGiB});
+  bool told = false;
+  for (const Ledger::Change& c : l.Plan()) told |= c.member == 10;
+  CHECK(told);
+  CHECK(l.Find(20)->budget >= 3 * kGiB);
+  // A second liar's claim beyond its guarantee gets what is left.
+  l.AddMember(21, 2);
+  l.Restore(21, 8 * kGiB);
+  CHECK(l.Find(21)->exposure <= kGiB);
+  CHECK(l.exposure() <= l.capacity());
+}

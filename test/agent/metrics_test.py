@@ -68,22 +68,58 @@ def bench_of_many_processes(a):
     """A report. Only a lost process makes it fail."""
     exact = at_once(a.p.pid)
     print("        " + ("with" if exact else "without") + " real-time priority")
+    first = ["chrt", "-f", "20"] if exact else []
     for n in (100, 1000):
-        bench(a, metrics_port(a), n, ["chrt", "-f", "20"] if exact else [])
+        bench(a, metrics_port(a), n, first)
+    if os.environ.get("SLUICE_BENCH"):
+        bench_beside_others(a, first)
+
+
+class Attacher:
+    """Processes of one allocation (bench_attach)."""
+
+    def __init__(self, a, name, count, prefix, *how):
+        self.p = subprocess.Popen(
+            [*prefix, HERE / "bench_attach", a.allocate(name, 20), str(count), str(a.p.pid), *how],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.line = self.p.stdout.readline().strip()
+        assert " 0 lost" in self.line, self.line
+
+    def ask(self, word):
+        self.p.stdin.write(word + "\n")
+        self.p.stdin.flush()
+        return self.p.stdout.readline().strip()
+
+    def end(self):
+        self.p.communicate("end\n")
+
+
+def bench_beside_others(a, prefix):
+    """One tenant attaches and asks for tokens, alone and beside many processes of two others."""
+    one = Attacher(a, "one", 1, prefix)
+
+    def figures(title):
+        print(f"        {title}: {one.ask('singles')}; {one.ask('tokens')}")
+
+    figures("alone")
+    for how in ("idle", "busy"):
+        # Of usual priority: the agent is judged, not the processor that they share with the one.
+        others = [Attacher(a, f"{how}{i}", 500, [], how) for i in range(2)]
+        time.sleep(3)  # budgets settle
+        figures(f"beside 1,000 {how} processes of two other tenants")
+        for other in others:
+            other.end()
+        wait_for("release", lambda h=how: not any(a.allocation(f"{h}{i}")["processes"] for i in range(2)))
+    one.end()
 
 
 def bench(a, port, n, prefix):
-    sock = a.allocate(f"n{n}", 20)
     before, count_before, total_before = attach_times(port)
-    p = subprocess.Popen(
-        [*prefix, HERE / "bench_attach", sock, str(n), str(a.p.pid)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    line = p.stdout.readline().strip()
-    print("        " + line)
-    assert " 0 lost" in line, line
+    many = Attacher(a, f"n{n}", n, prefix)
+    print("        " + many.line)
     buckets, count, total = attach_times(port)
     assert count - count_before == n, (count, count_before)
     here = [(bound, c - b) for (bound, c), (_, b) in zip(buckets, before, strict=False)]
@@ -92,16 +128,10 @@ def bench(a, port, n, prefix):
         f"        the agent's own time for one attach: mean {(total - total_before) / n * 1e6:.0f} us, "
         f"p99 <= {p99 * 1e6:.0f} us, {dict(here)[0.0001]:.0f} of {n} within 100 us"
     )
-
-    def ask(word):
-        p.stdin.write(word + "\n")
-        p.stdin.flush()
-        return p.stdout.readline().strip()
-
     time.sleep(1.5)  # budgets settle after the arrivals
     begin = time.monotonic() * 1e3
     a.cli("set", f"n{n}", f"memory-factor={50 + n // 100}")
-    words = ask("budget").split()
+    words = many.ask("budget").split()
     assert int(words[1]) == n, words
     first, last = float(words[3]) - begin, float(words[5]) - begin
     print(
@@ -109,8 +139,8 @@ def bench(a, port, n, prefix):
         f"`sluice set` ({last - first:.1f} ms apart)"
     )
     for word in ("tokens", "singles") + (("rest",) if os.environ.get("SLUICE_BENCH") else ()):
-        print("        " + ask(word))
-    p.communicate("end\n")
+        print("        " + many.ask(word))
+    many.end()
     wait_for("release", lambda: not a.allocation(f"n{n}")["processes"])
 
 

@@ -21,6 +21,7 @@ class FakePort : public Port {
  public:
   void Send(SessionId session, const sluice_frame& frame) override { sent[session].push_back(frame); }
   void Close(SessionId session) override { closed.insert(session); }
+  void SendSoon() override { ++soon; }
   const sluice_budget* Budget(SessionId session) const {
     const auto it = sent.find(session);
     if (it == sent.end()) return nullptr;
@@ -31,6 +32,7 @@ class FakePort : public Port {
   }
   std::map<SessionId, std::vector<sluice_frame>> sent;
   std::set<SessionId> closed;
+  int soon = 0;
 };
 
 inline sluice_frame FrameOf(uint16_t type) {

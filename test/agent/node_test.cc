@@ -230,3 +230,82 @@ TEST_CASE("random frames and pages leave the ledgers consistent") {
     REQUIRE(w.node.LedgerOf("GPU-a")->exposure() == 0);
   }
 }
+
+TEST_CASE("a container's contexts beyond its allotment are its own, and others keep their guarantee") {
+  World w;
+  w.Allocate("x", 50);
+  w.Allocate("y", 50);
+  w.Attach(100, "y");
+  std::map<int64_t, Bytes> used;
+  for (SessionId s = 1; s <= 6; ++s) {
+    w.Attach(s, "x");
+    used[100 + static_cast<int64_t>(s)] = kGiB;
+  }
+  const auto settle = [&] {
+    for (int i = 0; i < 5; ++i) {
+      w.Follow(100, 2 * kGiB);
+      for (SessionId s = 1; s <= 6; ++s) w.Follow(s, kGiB / 2);
+      w.Pass(kSec);
+    }
+  };
+  settle();
+  w.node.SetProcesses("GPU-a", used);
+  settle();
+  // All pay for the first GiB, half each.
+  CHECK(w.node.LedgerOf("GPU-a")->capacity() == 7 * kGiB);
+  REQUIRE(w.port.Budget(100) != nullptr);
+  CHECK(w.port.Budget(100)->budget_bytes >= 2 * kGiB);
+  CHECK(w.port.Budget(100)->guaranteed_bytes == 7 * kGiB / 2);
+  Bytes of_x = 0;
+  for (SessionId s = 1; s <= 6; ++s) of_x += w.port.Budget(s)->budget_bytes;
+  CHECK(of_x < kGiB);  // the other five take the rest
+  w.node.SetProcesses("GPU-a", {});
+  settle();
+  of_x = 0;
+  for (SessionId s = 1; s <= 6; ++s) of_x += w.port.Budget(s)->budget_bytes;
+  CHECK(of_x >= 3 * kGiB);
+}
+
+TEST_CASE("processes that only attach raise the driver's limit by no more than a container's contexts") {
+  World w;
+  w.Allocate("x", 50);
+  w.Attach(1, "x");
+  const Bytes one = w.node.UnmanagedLimits("x").at("GPU-a");
+  for (SessionId s = 2; s <= 40; ++s) w.Attach(s, "x");
+  CHECK(w.node.UnmanagedLimits("x").at("GPU-a") == one);
+  CHECK(one <= 6 * kGiB);
+}
+
+TEST_CASE("a budget that changes for many processes of one container goes out in turn with another's") {
+  World w;
+  w.Allocate("many", 50);
+  w.Allocate("one", 50);
+  constexpr SessionId kMany = 300;
+  for (SessionId s = 1; s <= kMany; ++s) w.Attach(s, "many");
+  while (w.port.soon > 0) {
+    w.port.soon = 0;
+    w.node.SendDue();
+  }
+  w.Attach(1000, "one");
+  const auto sent = [&] {
+    size_t n = 0;
+    for (const auto& [session, frames] : w.port.sent) n += frames.size();
+    return n;
+  };
+  PodInfo pod{"ns", "p", "c", {}};
+  pod.settings.memory_factor = 70;
+  const size_t before = sent();
+  w.node.SetPod("many", pod);
+  w.node.SetPod("one", pod);
+  const size_t had = w.port.sent[1000].size();
+  w.node.Settle();
+  CHECK(sent() - before <= 40);
+  CHECK(w.port.sent[1000].size() > had);  // it does not wait for the other's three hundred
+  int turns = 0;
+  while (w.port.soon > 0 && ++turns < 100) {
+    w.port.soon = 0;
+    w.node.SendDue();
+  }
+  CHECK(turns > 5);
+  for (SessionId s = 1; s <= kMany; ++s) CHECK(w.port.Budget(s)->memory_factor == 70);
+}

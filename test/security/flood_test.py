@@ -11,165 +11,23 @@ import re
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import time
+import urllib.request
 
 from attacker import TOKEN_RELEASE, TOKEN_REQUEST, frame, hello, token
+from floods import Victim, attack
 
 import agent_rig  # isort: skip
 from agent_rig import at_once, metrics_port, read_metrics, run, test, wait_for  # isort: skip
 
 CONFIG = "metrics: {listen: '127.0.0.1:0'}\n"
-ROUNDS, SAMPLES = 6, 250
-# Each is a program of its own: `python3 -c CODE SOCKET`. It prints a line once it is at work.
-HEAD = """
-import os, socket, struct, sys, time
-sys.path[:0] = %r
-sys.argv[1:1] = %r
-from attacker import *
-path = sys.argv[-1]
-def open_(say=True):
-    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    s.settimeout(20)
-    s.connect(path)
-    if say: s.send(hello())
-    return s
-def ready(): print("ready", flush=True)
-"""
-ATTACKS = {
-    "garbage": """
-ready()
-while True:
-    try: s = open_(False); s.send(b"x"); s.close()
-    except OSError: time.sleep(0.001)  # the backlog is full
-""",
-    "attach": """
-ready()
-while True:
-    try: s = open_(); s.recv(256); s.close()
-    except OSError: time.sleep(0.001)
-""",
-    "tokens": """
-held = [open_() for _ in range(300)]
-request = token(TOKEN_REQUEST, 0)
-ready()
-while True:
-    for s in held:
-        try: s.send(request, socket.MSG_DONTWAIT)
-        except OSError: pass
-""",
-    "notices": """
-held = [open_() for _ in range(100)]
-notice = frame(9, struct.pack("<II", 3, 0) + b"flood")
-ready()
-while True:
-    for s in held:
-        try: s.send(notice, socket.MSG_DONTWAIT)
-        except OSError: pass
-""",
-    # Every kind of frame that a process may send, and one that no process does.
-    "kinds": """
-gpu = (UUID % 0).encode().ljust(48, b"\\0")
-held = [open_() for _ in range(300)]
-frames = [frame(PONG), frame(MEMORY_REQUEST, gpu + struct.pack("<QQ", 1, 1 << 62)),
-          frame(MEMORY_REQUEST, gpu + struct.pack("<QQ", 2, 0)),
-          frame(PROCESSES_REQUEST, gpu + struct.pack("<QI", 3, 0)),
-          token(TOKEN_REQUEST, 0), token(TOKEN_RELEASE, 0, 7), frame(TOKEN_GRANT, gpu)]
-ready()
-n = 0
-while True:
-    for i, s in enumerate(held):
-        n += 1
-        # One connection at a time ends by the last kind; another takes its place.
-        try: s.send(frames[-1 if n % 500 == 0 else n % (len(frames) - 1)], socket.MSG_DONTWAIT)
-        except BlockingIOError: pass
-        except OSError:
-            try: held[i] = open_()
-            except OSError: pass
-""",
-    # Short connections of several processes at once, that call themselves returning, observers, or both.
-    "crowd": """
-ready()
-for _ in range(7):
-    if os.fork() == 0: break
-n = 0
-while os.getppid() != 1:
-    n += 1
-    try: s = open_(False); s.send(hello(flags=n % 4)); s.send(frame(PONG)); s.close()
-    except OSError: time.sleep(0.001)
-""",
-    "oversized": """
-big = b"x" * 100000
-ready()
-while True:
-    try:
-        s = open_(); s.recv(256)
-        while True: s.send(big)
-    except OSError: s.close()
-""",
-}
+ROUNDS = 6
 
 
-@contextlib.contextmanager
-def attack(name, sock):
-    code = HEAD % (sys.path, sys.argv[1:3]) + ATTACKS[name]
-    # Of lower priority: the agent's turns are judged, not the machine's number of processors.
-    p = subprocess.Popen(
-        ["nice", "-n", "10", sys.executable, "-c", code, str(sock)],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert p.stdout.readline() == "ready\n", name
-        yield
-        assert p.poll() is None, f"the attack {name} ended"
-    finally:
-        os.killpg(p.pid, signal.SIGKILL)
-        p.wait()
-
-
-class Victim:
-    """A process of another tenant, with a GPU of its own: its tokens wait for no other process."""
-
-    def __init__(self, sock):
-        self.sock = str(sock)
-        self.s = self.attach()
-
-    def attach(self):
-        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        s.settimeout(20)
-        s.connect(self.sock)
-        s.send(hello())
-        while struct.unpack_from("<H", s.recv(256), 6)[0] != 4:
-            pass
-        return s
-
-    def answer(self):
-        """Seconds from a request for a token to its grant."""
-        begin = time.perf_counter()
-        self.s.send(token(TOKEN_REQUEST, 1))
-        while True:
-            got = self.s.recv(256)
-            if struct.unpack_from("<H", got, 6)[0] == 6:
-                took = time.perf_counter() - begin
-                break
-        ident = struct.unpack_from("<Q", got, 16 + 48 + 32)[0]
-        self.s.send(token(TOKEN_RELEASE, 1, ident))
-        return took
-
-    def p99(self):
-        took = []
-        for _ in range(SAMPLES):
-            took.append(self.answer())
-            time.sleep(0.001)
-        return sorted(took)[int(0.99 * SAMPLES)]
-
-    def attach_time(self):
-        begin = time.perf_counter()
-        self.attach().close()
-        return time.perf_counter() - begin
+def cpu_seconds(pid):
+    words = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def limited(port, what, pod):
@@ -177,16 +35,16 @@ def limited(port, what, pod):
     return int(found[1])
 
 
-def flooded(a, name, limits):
+def flooded(a, name, limits, target=None, threads=None):
     port = metrics_port(a)
     attacked, calm = a.allocate("attacker", 50), a.allocate("victim", 50, gpu=1)
     victim = Victim(calm)
     rounds = []
     log = a.dir / "log"
-    exact = at_once(a.p.pid) and at_once(os.getpid())
+    exact = at_once(a.p.pid, threads) and at_once(os.getpid())
     for _ in range(ROUNDS):
         before = victim.p99()
-        with attack(name, attacked):
+        with attack(name, target or attacked):
             time.sleep(0.5)
             size, begin = log.stat().st_size, time.monotonic()
             under, attach = victim.p99(), min(victim.attach_time() for _ in range(5))
@@ -244,6 +102,136 @@ def a_flood_of_all_kinds_of_frames(a):
 @test(config=CONFIG, gpus=2)
 def a_flood_of_short_connections_from_many_processes(a):
     flooded(a, "crowd", ("connects",))
+
+
+@test(config=CONFIG, gpus=2)
+def a_flood_of_requests_for_metrics(a):
+    """Any pod may ask for the open metrics. A thousand attached processes make each page long."""
+    with attack("attached", a.allocate("crowd", 10)):
+        # The loop alone runs at once: the threads of the server are of lower priority than it.
+        flooded(a, "pages", (), metrics_port(a), [a.p.pid])
+        begin, cpu = time.monotonic(), cpu_seconds(a.p.pid)
+        with attack("pages", metrics_port(a)):
+            time.sleep(3)
+        used = (cpu_seconds(a.p.pid) - cpu) / (time.monotonic() - begin)
+    assert used < 0.7, f"the agent uses {used:.2f} processors"
+
+
+@test(config=CONFIG, gpus=2)
+def a_flood_of_changing_pages(a):
+    flooded(a, "scribble", ())
+
+
+@test(config=CONFIG)
+def slow_readers_of_metrics_do_not_keep_the_probe_waiting(a):
+    """Half-open clients, ones that send a byte at times, ones that read no answer: kubelet would restart the agent."""
+    port, held = metrics_port(a), []
+    for i in range(300):
+        # Of another address than the probe's, as a pod is.
+        s = socket.create_connection(("127.0.0.1", port), timeout=5, source_address=("127.0.0.2", 0))
+        held.append(s)
+        if i % 3 == 1:
+            s.send(b"GET /metrics HTTP/1.1\r\nHost: ")
+        elif i % 3 == 2:
+            with contextlib.suppress(OSError):
+                for _ in range(20):
+                    s.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    took = []
+    for n in range(10):
+        with contextlib.suppress(OSError):
+            held[1 + 3 * n].send(b"x")
+        begin = time.monotonic()
+        answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5)
+        assert answer.status == 200
+        took.append(time.monotonic() - begin)
+        time.sleep(0.2)
+    assert max(took) < 1 and len(os.listdir(f"/proc/{a.p.pid}/fd")) < 200, took
+    for s in held:
+        s.close()
+
+
+@test(gpus=2)
+def answers_that_are_not_read_take_little_memory(a):
+    """The kernel charges the agent for what waits in its sockets: 1,024 silent readers could end it at its limit."""
+    a.allocate("victim", 50, gpu=1)
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.connect(str(a.allocate("attacker", 50)))
+    s.send(hello())
+    holder = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    holder.connect(str(a.dir / "alloc/attacker/agent.sock"))
+    holder.send(hello())
+    time.sleep(0.5)
+    holder.send(token(TOKEN_REQUEST, 0))  # the other has to wait, and each of its requests is answered by PING
+    time.sleep(0.2)
+    gpu = (agent_rig.UUID % 0).encode().ljust(48, b"\0")
+    sent = 0
+    for i in range(3000):
+        with contextlib.suppress(BlockingIOError):
+            s.send(token(TOKEN_REQUEST, 0) if i % 2 else frame(14, gpu + struct.pack("<QI", 3, 0)), socket.MSG_DONTWAIT)
+            sent += 1
+        if i % 50 == 0:
+            time.sleep(0.01)
+    time.sleep(0.5)
+    waiting = 0
+    a.p.send_signal(signal.SIGSTOP)  # it would go on as soon as there is room
+    try:
+        with contextlib.suppress(BlockingIOError):
+            while s.recv(256, socket.MSG_DONTWAIT):
+                waiting += 1
+    finally:
+        a.p.send_signal(signal.SIGCONT)
+    # Each is more than a KiB of kernel memory. What was sent beyond them waits in the tenant's own.
+    assert 0 < waiting <= 40 and sent < 1000, (waiting, sent)
+    assert Victim(a.dir / "alloc/victim/agent.sock").answer() < 5
+    # All that it asked for is answered once it reads.
+    s.settimeout(1)
+    with contextlib.suppress(TimeoutError):
+        while s.recv(256):
+            waiting += 1
+    assert waiting >= sent - 2, (waiting, sent)
+    s.settimeout(5)
+    s.send(frame(14, gpu + struct.pack("<QI", 77, 0)))
+    while struct.unpack_from("<H", got := s.recv(256), 6)[0] != 15 or struct.unpack_from("<Q", got, 64)[0] != 77:
+        pass
+
+
+@test(config="max_connections: 64\n", gpus=2)
+def all_connections_of_a_node_leave_some_for_others(a):
+    attacked, calm = [a.allocate(f"attacker{i}", 25) for i in range(3)], a.allocate("victim", 50, gpu=1)
+    held = []
+    for sock in attacked:
+        for _ in range(100):
+            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            s.settimeout(5)
+            s.connect(str(sock))
+            s.send(hello())
+            held.append(s)
+    wait_for("refusals", lambda: len({e["allocation"] for e in a.events("refused")}) == 3)
+    processes = [len(x["processes"]) for x in a.status()["allocations"] if x["id"] != "victim"]
+    assert sum(processes) <= 64 and min(processes) >= 8 and max(processes) <= 32, processes
+    victims = [Victim(calm) for _ in range(8)]
+    assert victims[-1].answer() < 5
+    for s in held:
+        s.close()
+
+
+@test()
+def a_token_that_is_never_given_back_is_taken(a):
+    """The holder ignores the revocation, and asks again at once: the other waits for a lease, not for ever."""
+    hoarder = Victim(a.allocate("hoarder", 50))
+    other = Victim(a.allocate("other", 50))
+    hoarder.s.settimeout(0.01)
+    took = []
+    for _ in range(5):
+        hoarder.s.send(token(TOKEN_REQUEST, 0))
+        time.sleep(0.05)
+        begin = time.monotonic()
+        other.s.send(token(TOKEN_REQUEST, 0))
+        while struct.unpack_from("<H", got := other.s.recv(256), 6)[0] != 6:
+            pass
+        took.append(time.monotonic() - begin)
+        other.s.send(token(TOKEN_RELEASE, 0, struct.unpack_from("<Q", got, 16 + 48 + 32)[0]))
+    assert max(took) < 2, took
 
 
 @test(gpus=2)

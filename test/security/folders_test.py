@@ -6,6 +6,7 @@ folders_test.py BIN_DIR TEST_DIR [name...]
 
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -41,16 +42,32 @@ def links_in_the_folders_reach_nothing_outside(a):
             body = json.dumps({"version": 1, "id": name, "gpus": [{"uuid": UUID % 0, "units": 1}]})
             (folder / ".tmp").write_text(body)
             (folder / ".tmp").rename(folder / "allocation.json")
-    fifo = alloc / "six"
-    fifo.mkdir()
-    os.mkfifo(fifo / "allocation.json")
-    wait_for("the served ones", lambda: {"one", "two", "three"} <= {x["id"] for x in a.status()["allocations"]})
-    for name in ("two", "three"):
+    for name in ("six", "seven", "eight"):
+        (alloc / name).mkdir()
+    os.mkfifo(alloc / "six" / "allocation.json")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(alloc / "seven" / "allocation.json"))
+    with open(alloc / "eight" / "allocation.json", "wb") as huge:
+        huge.truncate(1 << 40)  # no block of it is written
+    # Of served ones: another file of the node by a hard link, and a pipe, which open() would wait at.
+    for name in ("nine", "ten"):
+        (alloc / name).mkdir()
+        body = json.dumps({"version": 1, "id": name, "gpus": [{"uuid": UUID % 0, "units": 1}]})
+        (alloc / name / ".tmp").write_text(body)
+    os.link(outside / "secret", alloc / "nine" / "live.json")
+    os.mkfifo(alloc / "ten" / "live.json")
+    for name in ("nine", "ten"):
+        (alloc / name / ".tmp").rename(alloc / name / "allocation.json")
+    served = {"one", "two", "three", "nine", "ten"}
+    wait_for("the served ones", lambda: served <= {x["id"] for x in a.status()["allocations"]})
+    for name in ("two", "three", "nine", "ten"):
         a.cli("set", name, "memory-factor=40", check=False)
     time.sleep(1)
     assert (outside / "secret").read_text() == "left alone"
+    memory = int(next(x for x in open(f"/proc/{a.p.pid}/status") if x.startswith("VmHWM")).split()[1])
+    assert memory < 200 << 10, f"{memory} KiB"
     assert (outside / "agent.sock").read_text() == "a file of the node"
-    assert {x["id"] for x in a.status()["allocations"]} == {"calm", "one", "two", "three"}
+    assert {x["id"] for x in a.status()["allocations"]} == {"calm", *served}
     assert (alloc / "one" / "agent.sock").is_socket() and not (alloc / "one" / "agent.sock").is_symlink()
     a.cli("set", "calm", "memory-factor=33")
     wait_for("the other tenant is served", lambda: calm.last()[8] == "33")

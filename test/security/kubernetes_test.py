@@ -8,6 +8,8 @@ import base64
 import contextlib
 import http.client
 import json
+import os
+import pathlib
 import re
 import signal
 import ssl
@@ -15,10 +17,10 @@ import subprocess
 import sys
 import time
 
-from attacker import pod_cgroup
+from attacker import hello, pod_cgroup
 from fake_api import FakeApi
 
-from agent_rig import HERE, UUID, at_once, metrics_port, read_metrics, run, test, wait_for  # isort: skip
+from agent_rig import HERE, UUID, Skipped, at_once, metrics_port, read_metrics, run, test, wait_for  # isort: skip
 
 UID = "0f3a2b4c-0000-0000-0000-%012d"
 
@@ -110,6 +112,67 @@ def a_process_of_another_pod_is_refused_at_the_socket(a, node):
     assert [p["pid"] for p in one["processes"]] == [honest.pid] and one["hook_state"] == "attached", one
     assert not {"SluiceForgedIdentity", "SluiceRefused", "SluiceNotHooked"} & set(node.api.reasons("victim"))
     assert int(re.search(r"^sluice_forged_claims_total (\d+)", read_metrics(metrics_port(a)), re.M)[1]) >= 1
+
+
+def start_as(pid, procs, seconds=60):
+    """A process with this pid, in a cgroup, which sleeps. None: others took the pid first, or it cannot be chosen."""
+    try:
+        pathlib.Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+    except OSError as why:
+        raise Skipped(f"pids cannot be chosen here: {why}") from why
+    child = os.fork()
+    if child == 0:
+        time.sleep(seconds)
+        os._exit(0)
+    if child == pid:
+        procs.write_text(str(child))
+        return child
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+@on_node(METRICS)
+def a_pid_that_became_another_pods_is_not_its_connection(a, node):
+    """An attacker connects and ends before the agent looks; a process of the victim then has its pid."""
+    victim = node.allocate("victim", 1, 50, 0)
+    attacked = node.allocate("attacker", 2, 50, 1)
+    node.start()
+    wait_for("names", lambda: a.allocation("pod-attacker")["pod"] == "attacker" and attacked.exists())
+    honest = node.process(1, HERE / "fake_hook", victim)
+    wait_for("its own process", lambda: a.allocation("pod-victim")["processes"])
+    code = (
+        "import os,socket,sys\n"
+        "s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET);s.connect(sys.argv[1])\n"
+        "s.send(sys.stdin.buffer.read(256))\n"
+        "os.set_inheritable(s.fileno(),True)\n"
+        "if os.fork()==0: os.execvp('sleep',['sleep','60'])\n"
+    )
+    taken = None
+    for _ in range(20):
+        a.p.send_signal(signal.SIGSTOP)
+        try:
+            p = node.process(2, sys.executable, "-c", code, attacked)
+            p.stdin.write(hello(p.pid))
+            p.stdin.close()
+            p.wait()  # a child keeps the connection
+            taken = start_as(p.pid, pod_cgroup(UID % 1, "c"))
+        finally:
+            a.p.send_signal(signal.SIGCONT)
+        if taken:
+            break
+        time.sleep(0.5)
+    if not taken:
+        raise Skipped("other processes took the pid each time")
+    try:
+        time.sleep(1.5)
+        assert not {"SluiceForgedIdentity", "SluiceRefused"} & set(node.api.reasons("victim")), node.api.events
+        assert int(re.search(r"^sluice_forged_claims_total (\d+)", read_metrics(metrics_port(a)), re.M)[1]) == 0
+        assert taken not in [x["pid"] for x in a.allocation("pod-attacker")["processes"]]
+        assert [x["pid"] for x in a.allocation("pod-victim")["processes"]] == [honest.pid]
+    finally:
+        os.kill(taken, signal.SIGKILL)
+        os.waitpid(taken, 0)
 
 
 def foreign(agent):

@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "webhook/server/client_pace.h"
+
 namespace sluice::webhook {
 
 // The result of one step: progress, would block, or the end of the connection.
@@ -43,6 +45,8 @@ struct Connection {
   size_t written = 0;  // bytes of `out`
   bool close = false;  // after the reply
   bool is_continue_sent = false;
+  bool is_paused = false;  // it has a whole request, which its client's pace does not let in yet
+  ClientAddress client{};
   std::chrono::steady_clock::time_point deadline, since;  // end and start of the current wait for the client
   uint32_t events = 0;                                    // registered with epoll
 

@@ -11,9 +11,10 @@
 #include <cerrno>
 #include <deque>
 #include <thread>
-#include <unordered_map>
-#include <vector>
+#include <utility>
 
+#include "webhook/server/client_pace.h"
+#include "webhook/server/connections.h"
 #include "webhook/server/http_connection.h"
 #include "webhook/server/http_dispatch.h"
 #include "webhook/server/http_frame.h"
@@ -21,16 +22,16 @@
 #include "webhook/server/worker_pool.h"
 
 namespace sluice::webhook {
-namespace {
 
 using Clock = std::chrono::steady_clock;
-
-}  // namespace
 
 class HttpServer::Impl {
  public:
   explicit Impl(const HttpOptions& options)
-      : dispatch(options.idle_timeout), o_(options), workers_(o_, dispatch, [this] { Wake(); }) {}
+      : dispatch(options.idle_timeout),
+        o_(options),
+        workers_(o_, dispatch, [this] { Wake(); }),
+        pace_(options.requests_per_s) {}
   ~Impl() { Stop(std::chrono::milliseconds(0)); }
 
   HttpDispatch dispatch;
@@ -91,6 +92,7 @@ class HttpServer::Impl {
   // ---- Everything below runs on the loop's thread.
 
   void RunLoop() {
+    SetNice(o_.nice);
     epoll_event events[kMaxEventsPerWait];
     auto next_scan = Clock::now();
     while (true) {
@@ -104,7 +106,7 @@ class HttpServer::Impl {
           uint64_t count = 0;
           (void)!read(wake_, &count, sizeof(count));
         } else if (const auto it = connections_.find(id); it != connections_.end()) {
-          Advance(it->second, now);
+          it->second.is_paused ? Close(it->second) : Advance(it->second, now);  // of a paused one only the end comes
         }
       }
       DeliverReplies(now);
@@ -113,6 +115,7 @@ class HttpServer::Impl {
         CloseIdle();
         if (connections_.empty() || now.time_since_epoch().count() >= drain_until_) return;
       }
+      Resume(now);
       if (now >= next_scan) {
         CloseExpired(now);
         next_scan = now + kDeadlineScanInterval;
@@ -145,6 +148,7 @@ class HttpServer::Impl {
       Connection& c = connections_[next_id_];
       c.id = next_id_++;
       c.Open(fd, o_.tls);
+      c.client = ClientOf(fd);
       c.since = now;
       c.deadline = now + o_.handshake_timeout;
       Watch(fd, c.id);
@@ -153,30 +157,26 @@ class HttpServer::Impl {
     }
   }
 
-  // Closes the connection that has waited longest for its client. Never one whose request is being answered.
+  // The one that has waited longest for its client, and whose request is not being answered.
   bool CloseOldestWaiting() {
-    Connection* oldest = nullptr;
-    for (auto& [id, c] : connections_) {
-      if (c.state == Connection::State::kWorking || c.state == Connection::State::kWriting) continue;
-      if (oldest == nullptr || c.since < oldest->since) oldest = &c;
-    }
-    if (oldest == nullptr) return false;
-    CountRefusal("displaced");
-    Close(*oldest);
-    return true;
+    return CloseOldest([](const Connection& c) {
+      return c.state != Connection::State::kWorking && c.state != Connection::State::kWriting;
+    });
   }
 
   // Frees memory for `newcomer`: closes the oldest connection that is still sending its request.
   bool CloseOldestSender(const Connection& newcomer) {
-    Connection* oldest = nullptr;
-    for (auto& [id, c] : connections_) {
-      if (c.state != Connection::State::kReading || c.in.empty() || c.id == newcomer.id) continue;
-      if (c.since < newcomer.since && (oldest == nullptr || c.since < oldest->since)) oldest = &c;
-    }
-    if (oldest == nullptr) return false;
-    CountRefusal("displaced");
-    Close(*oldest);
-    return true;
+    return CloseOldest([&](const Connection& c) {
+      return c.state == Connection::State::kReading && !c.in.empty() && c.since < newcomer.since;
+    });
+  }
+
+  template <typename Chosen>
+  bool CloseOldest(Chosen chosen) {
+    Connection* const oldest = OldestOf(connections_, chosen);
+    if (oldest != nullptr) CountRefusal("displaced");
+    if (oldest != nullptr) Close(*oldest);
+    return oldest != nullptr;
   }
 
   void Advance(Connection& c, Clock::time_point now) {
@@ -252,6 +252,12 @@ class HttpServer::Impl {
       if (frame.total > c.in.capacity()) c.in.reserve(frame.total);
       return false;
     }
+    if (!pace_.Take(c.client, now)) {
+      c.is_paused = true;
+      c.deadline = Clock::time_point::max();
+      SetInterest(c, 0);
+      return true;
+    }
     c.is_continue_sent = false;
     c.close = frame.close || is_draining_;
     Job job{c.id, {}, c.close, now};
@@ -271,6 +277,17 @@ class HttpServer::Impl {
     buffered_bytes_ -= frame.total;
     Refuse(c, 503, "too many requests are waiting", c.close, now);
     return true;
+  }
+
+  // Connections whose clients may go on.
+  void Resume(Clock::time_point now) {
+    if (o_.requests_per_s <= 0) return;
+    for (const uint64_t id : IdsOf(connections_, [](const Connection& c) { return c.is_paused; })) {
+      Connection& c = connections_.at(id);
+      c.is_paused = false;
+      c.deadline = now + o_.request_timeout;
+      if (Read(c, now)) Write(c, now);
+    }
   }
 
   void Refuse(Connection& c, int status, const char* reason, bool close, Clock::time_point now) {
@@ -332,11 +349,7 @@ class HttpServer::Impl {
   }
 
   void CloseExpired(Clock::time_point now) {
-    std::vector<uint64_t> expired;
-    for (const auto& [id, c] : connections_) {
-      if (c.deadline < now) expired.push_back(id);
-    }
-    for (const uint64_t id : expired) {
+    for (const uint64_t id : IdsOf(connections_, [now](const Connection& c) { return c.deadline < now; })) {
       Connection& c = connections_.at(id);
       if (!c.IsIdle()) CountRefusal("deadline");
       Close(c);
@@ -344,11 +357,8 @@ class HttpServer::Impl {
   }
 
   void CloseIdle() {
-    std::vector<uint64_t> idle;
-    for (const auto& [id, c] : connections_) {
-      if (c.IsIdle()) idle.push_back(id);
-    }
-    for (const uint64_t id : idle) Close(connections_.at(id));
+    for (const uint64_t id : IdsOf(connections_, [](const Connection& c) { return c.IsIdle(); }))
+      Close(connections_.at(id));
   }
 
   void Close(Connection& c) {
@@ -360,6 +370,7 @@ class HttpServer::Impl {
 
   const HttpOptions o_;
   WorkerPool workers_;
+  ClientPace pace_;
   int listener_ = -1, epoll_ = -1, wake_ = -1;
   uint16_t port_ = 0;
   std::thread loop_;
@@ -368,7 +379,7 @@ class HttpServer::Impl {
   std::atomic<size_t> connection_count_ = 0;
 
   // Of the loop's thread.
-  std::unordered_map<uint64_t, Connection> connections_;
+  Connections connections_;
   uint64_t next_id_ = kFirstConnectionId;
   size_t buffered_bytes_ = 0;  // of requests, received or being answered
 };

@@ -31,6 +31,8 @@ struct HttpOptions {
   uint16_t port = 0;           // 0: any free one, see port()
   SSL_CTX* tls = nullptr;      // nullptr: plain HTTP
   int workers = 2;
+  int nice = 0;                   // of its threads, added to the process's
+  double requests_per_s = 0;      // of one client's address, and twice as many at once: more wait. 0: any
   size_t max_queued = 128;        // whole requests that wait for a worker; a request above gets 503
   size_t max_connections = 1024;  // a connection above closes the one that has waited longest for its client
   size_t max_header_bytes = 16 << 10;

@@ -1,6 +1,13 @@
 #include "webhook/server/worker_pool.h"
 
+#include <unistd.h>
+
 namespace sluice::webhook {
+
+void SetNice(int more) {
+  // Of a thread, on Linux. A lower priority is always permitted.
+  if (more > 0) (void)!nice(more);
+}
 
 WorkerPool::WorkerPool(const HttpOptions& options, HttpDispatch& dispatch, std::function<void()> wake)
     : options_(options), dispatch_(dispatch), wake_(std::move(wake)) {}
@@ -41,6 +48,7 @@ std::deque<FinishedJob> WorkerPool::TakeFinished(size_t& freed_bytes) {
 }
 
 void WorkerPool::Run() {
+  SetNice(options_.nice);
   while (true) {
     Job job;
     {

@@ -32,6 +32,9 @@ struct FinishedJob {
   bool close;
 };
 
+// Adds to the calling thread's nice value. 0 changes nothing.
+void SetNice(int more);
+
 // Thread-safe.
 class WorkerPool {
  public:
