@@ -1,10 +1,12 @@
 // Copies and memsets: work whose extents are known exactly.
+#include <algorithm>
 #include <array>
 #include <atomic>
 
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/execute/copy_sides.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/trace_recording.h"
@@ -25,9 +27,6 @@ Extent FromHost(CUdeviceptr base, const void* host, size_t bytes) {
 }
 // The source of a copy or memset; kNone: not one range, or a source that the driver may refuse.
 enum class Source : uint8_t { kNone, kHost, kDevice, kValue };
-Extent Rows(CUdeviceptr base, size_t pitch, size_t width, size_t height) {
-  return {base, height ? pitch * (height - 1) + width : 0};
-}
 
 // Whether the destination, the first extent, is overwritten whole. Only if the driver will accept the call: a refused
 // one must leave the destination as it was.
@@ -152,33 +151,6 @@ bool IsCaptured(CUstream handle, bool per_thread) {
 
 Source ValueFor(CUdeviceptr to, size_t element) { return to % element ? Source::kNone : Source::kValue; }
 
-Extent Side2D(CUmemorytype type, CUdeviceptr device, size_t pitch, size_t x, size_t y, size_t width, size_t height) {
-  if (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) return {};
-  return Rows(device + y * pitch + x, pitch, width, height);
-}
-
-Extent Side3D(CUmemorytype type, CUdeviceptr device, size_t pitch, size_t rows, size_t x, size_t y, size_t z,
-              size_t width, size_t height, size_t depth) {
-  if (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) return {};
-  const size_t slice = pitch * (rows ? rows : height);
-  return {device + z * slice + y * pitch + x, depth && height ? slice * (depth - 1) + pitch * (height - 1) + width : 0};
-}
-
-std::array<Extent, 2> Sides(const CUDA_MEMCPY2D* c) {
-  if (!c) return {};
-  return {Side2D(c->dstMemoryType, c->dstDevice, c->dstPitch, c->dstXInBytes, c->dstY, c->WidthInBytes, c->Height),
-          Side2D(c->srcMemoryType, c->srcDevice, c->srcPitch, c->srcXInBytes, c->srcY, c->WidthInBytes, c->Height)};
-}
-
-template <typename Copy3D>
-std::array<Extent, 2> Sides3D(const Copy3D* c) {
-  if (!c) return {};
-  return {Side3D(c->dstMemoryType, c->dstDevice, c->dstPitch, c->dstHeight, c->dstXInBytes, c->dstY, c->dstZ,
-                 c->WidthInBytes, c->Height, c->Depth),
-          Side3D(c->srcMemoryType, c->srcDevice, c->srcPitch, c->srcHeight, c->srcXInBytes, c->srcY, c->srcZ,
-                 c->WidthInBytes, c->Height, c->Depth)};
-}
-
 }  // namespace
 
 namespace entry {
@@ -222,6 +194,15 @@ SLUICE_COPY_SYNC(cuMemcpyDtoA_v2, (CUarray dst, size_t offset, CUdeviceptr src, 
                  Extent{}, At(src, n))
 SLUICE_COPY_SYNC(cuMemcpyAtoD_v2, (CUdeviceptr dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n), kNone,
                  At(dst, n), Extent{})
+// The host's side may be the application's managed memory.
+SLUICE_COPY_SYNC(cuMemcpyHtoA_v2, (CUarray dst, size_t offset, const void* src, size_t n), (dst, offset, src, n), kNone,
+                 Extent{}, At(src, n))
+SLUICE_COPY_ASYNC(cuMemcpyHtoAAsync_v2, (CUarray dst, size_t offset, const void* src, size_t n, CUstream stream),
+                  (dst, offset, src, n, stream), kNone, Extent{}, At(src, n))
+SLUICE_COPY_SYNC(cuMemcpyAtoH_v2, (void* dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n), kNone,
+                 At(dst, n), Extent{})
+SLUICE_COPY_ASYNC(cuMemcpyAtoHAsync_v2, (void* dst, CUarray src, size_t offset, size_t n, CUstream stream),
+                  (dst, src, offset, n, stream), kNone, At(dst, n), Extent{})
 
 #define SLUICE_COPY_BOX(name, type, argument, sides, stream, flavour)                          \
   {                                                                                            \
@@ -330,10 +311,6 @@ SLUICE_COUNTED_ASYNC(cuMemcpy3DWithAttributesAsync,
 SLUICE_COUNTED_ASYNC(cuFabricCpyBatchAsync,
                      (size_t count, CUDA_FABRIC_COPY_BATCH_OP* list, unsigned long long flags, CUstream stream),
                      (count, list, flags, stream), WriteAnything())
-SLUICE_COUNTED_ASYNC(cuMemcpyAtoHAsync_v2, (void* dst, CUarray src, size_t offset, size_t n, CUstream stream),
-                     (dst, src, offset, n, stream), (void)0)
-SLUICE_COUNTED_ASYNC(cuMemcpyHtoAAsync_v2, (CUarray dst, size_t offset, const void* src, size_t n, CUstream stream),
-                     (dst, offset, src, n, stream), (void)0)
 SLUICE_COUNTED_ASYNC(cuMemBatchDecompressAsync,
                      (CUmemDecompressParams * list, size_t count, unsigned flags, size_t* failed, CUstream stream),
                      (list, count, flags, failed, stream), WriteAnything())

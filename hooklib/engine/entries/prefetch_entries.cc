@@ -10,6 +10,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/locations.h"
+#include "hooklib/engine/device/range_notes.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/library_launches.h"
 
@@ -29,7 +30,7 @@ std::optional<TrackedAddress> BlockOf(CUdeviceptr pointer, size_t bytes) {
 bool IsRefused(CUdeviceptr pointer) {
   if (!MayBeTracked(pointer)) return false;
   const std::optional<TrackedAddress> block = FindTracked(pointer);
-  return block && !block->allocation.app_managed;
+  return block ? !block->allocation.app_managed : IsFreeInArena(pointer);
 }
 
 bool IsPlanned(const Stream* stream, int to) {
@@ -47,14 +48,23 @@ CUresult Plan(Stream* stream, CUdeviceptr pointer, size_t bytes) {
   return RunWork(work, [] { return CUDA_SUCCESS; });
 }
 
+void NotePrefetch(const TrackedAddress& block, CUdeviceptr pointer, size_t bytes, CUmemLocation to) {
+  NotePrefetchOf({pointer, bytes}, {block.base, block.allocation.bytes}, to);
+}
+
+// `is_known`: the call has no flags that this engine does not know.
 template <typename Issue>
-CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t bytes, int to, Issue issue) {
+CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t bytes, CUmemLocation to, bool is_known,
+                  Issue issue) {
   if (IsRefused(pointer)) return CUDA_ERROR_INVALID_VALUE;
-  Stream* const stream = MayBeTracked(pointer) ? FindStream(handle, per_thread) : nullptr;
+  const std::optional<TrackedAddress> block = BlockOf(pointer, bytes);
   // The driver refuses wrong ranges itself.
-  const std::optional<TrackedAddress> block = IsPlanned(stream, to) ? BlockOf(pointer, bytes) : std::nullopt;
-  if (!block || block->device != stream->device) return RunUnplanned(handle, per_thread, issue);
-  return Plan(stream, pointer, bytes);
+  if (!block) return RunUnplanned(handle, per_thread, issue);
+  Stream* const stream = FindStream(handle, per_thread);
+  const bool is_planned = is_known && IsPlanned(stream, DeviceOf(to).value_or(-1)) && block->device == stream->device;
+  const CUresult result = is_planned ? Plan(stream, pointer, bytes) : RunUnplanned(handle, per_thread, issue);
+  if (result == CUDA_SUCCESS) NotePrefetch(*block, pointer, bytes, to);
+  return result;
 }
 
 // The ranges of a batch call, each with its location where the call has locations.
@@ -140,7 +150,12 @@ CUresult PrefetchBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, CUmem
     });
     if (result != CUDA_SUCCESS) return result;
   }
-  return PrefetchTracked(handle, per_thread, tracked);
+  const CUresult result = PrefetchTracked(handle, per_thread, tracked);
+  for (size_t i = 0; result == CUDA_SUCCESS && i < tracked.pointers.size(); ++i) {
+    if (const auto block = BlockOf(tracked.pointers[i], tracked.sizes[i]))
+      NotePrefetch(*block, tracked.pointers[i], tracked.sizes[i], tracked.locations[i]);
+  }
+  return result;
 }
 
 template <typename Real>
@@ -161,13 +176,14 @@ CUresult DiscardBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, unsign
 
 namespace entry {
 
-#define SLUICE_PREFETCH_TO_DEVICE(name, per_thread)                                                                   \
-  CUresult name(CUdeviceptr pointer, size_t bytes, CUdevice to, CUstream stream) {                                    \
-    return Prefetch(stream, per_thread, pointer, bytes, to, [&] { return g_real.name(pointer, bytes, to, stream); }); \
+#define SLUICE_PREFETCH_TO_DEVICE(name, per_thread)                                \
+  CUresult name(CUdeviceptr pointer, size_t bytes, CUdevice to, CUstream stream) { \
+    return Prefetch(stream, per_thread, pointer, bytes, LocationOf(to), true,      \
+                    [&] { return g_real.name(pointer, bytes, to, stream); });      \
   }
 #define SLUICE_PREFETCH_TO(name, per_thread)                                                            \
   CUresult name(CUdeviceptr pointer, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream) { \
-    return Prefetch(stream, per_thread, pointer, bytes, flags ? -1 : DeviceOf(to).value_or(-1),         \
+    return Prefetch(stream, per_thread, pointer, bytes, to, flags == 0,                                 \
                     [&] { return g_real.name(pointer, bytes, to, flags, stream); });                    \
   }
 SLUICE_PREFETCH_TO_DEVICE(cuMemPrefetchAsync, false)

@@ -153,7 +153,8 @@ int CountAttached(CUcontext context, int change) {
 template <typename Destroy>
 CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   CUcontext context = nullptr;
-  if (DeviceByOrdinal(ordinal)) {
+  if (Device* const device = DeviceByOrdinal(ordinal)) {
+    device->ReleasePrimary(reset);
     // Retaining the primary context shows which of the device's contexts it is.
     unsigned flags = 0;
     int active = 0;
