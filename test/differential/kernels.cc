@@ -19,6 +19,9 @@ const char kSimulatedImage[] =
     "update p0 0 p1\n"
     "kernel chase params 8,8,8 ns 6000 ns_per_kib 0.4\n"
     "update *p0 0 p1\n"
+    "kernel sample params 8,8,8,8 ns 6000 ns_per_kib 0.4\n"
+    "read t0 0 p2\n"
+    "write p1 0 p2\n"
     "global words 65536\n";
 
 // One loop over the words of a block: i = thread, thread + threads, ...; each kernel has its own body.
@@ -56,7 +59,7 @@ const char kPtxImage[] =
     "}\n";
 
 std::atomic<bool> g_marks[kMaxMarks];
-CUfunction g_functions[kMaxModules][3];
+CUfunction g_functions[kMaxModules][3], g_sample[kMaxModules];
 CUfunction g_kernels[3];  // of a library: of every context
 CUgraphNode g_nodes[kMaxGraphs];
 enum { kMixFunction, kUpdateFunction, kChaseFunction };
@@ -123,7 +126,7 @@ CUresult Load(int module) {
     const CUresult found = cuModuleGetFunction(&g_functions[module][i], m[module], names[i]);
     if (found != CUDA_SUCCESS) return found;
   }
-  return CUDA_SUCCESS;
+  return Simulated() ? cuModuleGetFunction(&g_sample[module], m[module], "sample") : CUDA_SUCCESS;
 }
 
 CUresult Global(int block, int module) {
@@ -145,6 +148,12 @@ CUresult Update(int module, CUstream stream, Form form, CUdeviceptr data, size_t
 CUresult Chase(int module, CUstream stream, CUdeviceptr table, size_t bytes, uint64_t k) {
   uint64_t values[] = {table, bytes, k};
   return Launch(module, kChaseFunction, stream, kPlain, values, 3);
+}
+
+CUresult Sample(int module, CUstream stream, CUtexObject texture, CUdeviceptr out, size_t bytes, uint64_t k) {
+  uint64_t values[] = {texture, out, bytes, k};
+  void* params[] = {&values[0], &values[1], &values[2], &values[3]};
+  return cuLaunchKernel(g_sample[module], kBlocks, 1, 1, kThreads, 1, 1, 0, stream, params, nullptr);
 }
 
 CUresult SetMark(int mark, CUstream stream) {
