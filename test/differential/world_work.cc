@@ -89,7 +89,7 @@ bool World::MakeBlock(const Op& op, Random& random) {
         break;
       default:
         Emit(kAlloc, thread, {op.a, block.bytes});
-        if (block.bytes <= 4096 && !contexts[block.context].green && LegacyFree(block.context) &&
+        if ((block.bytes <= 4096 || random.OneIn(4)) && !contexts[block.context].green && LegacyFree(block.context) &&
             SyncFree(block.context) && ValueWord(block.context) < 0) {
           Emit(kFillNow, thread, {op.a, 0, 0, block.bytes});
           Emit(kSyncContext, thread, {});

@@ -7,6 +7,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/execute/copy_sides.h"
+#include "hooklib/engine/execute/value_waits.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/trace_recording.h"
@@ -102,10 +103,18 @@ bool IsManagedHere(CUdeviceptr at) {
   const std::optional<TrackedAddress> block = FindTracked(at);
   return block && !block->allocation.app_managed && !block->allocation.unevictable;
 }
-bool WritesManaged(const CUstreamBatchMemOpParams* list, unsigned count) {
-  bool found = false;
-  ForEachWritten(list, count, [&](CUdeviceptr at) { found |= IsManagedHere(at); });
-  return found;
+bool IsWrite(const CUstreamBatchMemOpParams& op) {
+  return op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+}
+bool IsWait(const CUstreamBatchMemOpParams& op) {
+  return op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+}
+// Both kinds have their address in the same place.
+bool NamesManaged(const CUstreamBatchMemOpParams& op) {
+  return (IsWrite(op) || IsWait(op)) && IsManagedHere(op.writeValue.address);
+}
+bool AnyNamesManaged(const CUstreamBatchMemOpParams* list, unsigned count) {
+  return list && std::any_of(list, list + count, NamesManaged);
 }
 // The high word first: a reader of a counter below 2^32 sees no other value.
 CUresult FillValue(CUstream stream, bool per_thread, CUdeviceptr at, uint64_t value, size_t bytes) {
@@ -116,27 +125,45 @@ CUresult FillValue(CUstream stream, bool per_thread, CUdeviceptr at, uint64_t va
   }
   return fill(at, static_cast<unsigned>(value), 1, stream);
 }
+void LogWaitRefused() {
+  static std::atomic<bool> logged{false};
+  if (logged.exchange(true)) return;
+  SLUICE_LOG(kWarn,
+             "a graph waits for a value in memory that is oversubscribed, which the driver refuses: put the value into "
+             "an allocation of at most 4 KiB, or pinned host memory");
+}
+// A wait in managed memory. In a graph no call replaces it: it fails as the driver says, and the log says why.
+template <typename Real>
+CUresult AwaitValue(CUstream handle, bool per_thread, const value_waits::Awaited& awaited, Real real) {
+  const Stream* const stream = FindStream(handle, per_thread);
+  if (stream && awaited.address % (awaited.is_wide ? 8 : 4) == 0 && !IsCapturing(*stream)) {
+    const CUresult result =
+        RunUnplanned(handle, per_thread, [&] { return value_waits::Queue(*stream, handle, per_thread, awaited); });
+    if (result != CUDA_ERROR_NOT_SUPPORTED) return result;
+  }
+  const CUresult result = real();
+  if (result == CUDA_ERROR_INVALID_VALUE) LogWaitRefused();
+  return result;
+}
 template <typename Real>
 CUresult OneByOne(CUstream stream, bool per_thread, unsigned count, CUstreamBatchMemOpParams* list, Real real) {
   for (unsigned i = 0; i < count; ++i) {
     const CUstreamBatchMemOpParams& op = list[i];
-    const bool is_32 = op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    const bool is_write = is_32 || op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
-    const CUresult result = is_write && IsManagedHere(op.writeValue.address)
-                                ? FillValue(stream, per_thread, op.writeValue.address,
-                                            is_32 ? op.writeValue.value : op.writeValue.value64, is_32 ? 4 : 8)
-                                : real(1, &list[i]);
+    const bool is_32 =
+        op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    const uint64_t value = is_32 ? op.writeValue.value : op.writeValue.value64;
+    CUresult result;
+    if (!NamesManaged(op)) {
+      result = real(1, &list[i]);
+    } else if (IsWrite(op)) {
+      result = FillValue(stream, per_thread, op.writeValue.address, value, is_32 ? 4 : 8);
+    } else {
+      result = AwaitValue(stream, per_thread, {op.waitValue.address, value, op.waitValue.flags, !is_32},
+                          [&] { return real(1, &list[i]); });
+    }
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
-}
-void LogWaitRefused() {
-  static std::atomic<bool> logged{false};
-  if (logged.exchange(true)) return;
-  SLUICE_LOG(
-      kWarn,
-      "a stream waits for a value in memory that is oversubscribed, which the driver refuses: put the value into "
-      "an allocation of at most 4 KiB, or pinned host memory");
 }
 void WriteAnything() {
   for (const auto& device : Devices()) device->NoteUnknownWriter();
@@ -331,14 +358,14 @@ SLUICE_WRITE_VALUE(cuStreamWriteValue32, cuuint32_t, 4)
 SLUICE_WRITE_VALUE(cuStreamWriteValue32_v2, cuuint32_t, 4)
 SLUICE_WRITE_VALUE(cuStreamWriteValue64, cuuint64_t, 8)
 SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
-#define SLUICE_BATCH_OF_VALUES_OF(name, flavour)                                                          \
-  CUresult name(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) {        \
-    const auto real = [&](unsigned n, CUstreamBatchMemOpParams* from) {                                   \
-      if (!IsCaptured(stream, flavour)) WriteValues(from, n);                                             \
-      return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone,                                   \
-                  [&] { return g_real.name(stream, n, from, flags); });                                   \
-    };                                                                                                    \
-    return WritesManaged(list, count) ? OneByOne(stream, flavour, count, list, real) : real(count, list); \
+#define SLUICE_BATCH_OF_VALUES_OF(name, flavour)                                                            \
+  CUresult name(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) {          \
+    const auto real = [&](unsigned n, CUstreamBatchMemOpParams* from) {                                     \
+      if (!IsCaptured(stream, flavour)) WriteValues(from, n);                                               \
+      return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone,                                     \
+                  [&] { return g_real.name(stream, n, from, flags); });                                     \
+    };                                                                                                      \
+    return AnyNamesManaged(list, count) ? OneByOne(stream, flavour, count, list, real) : real(count, list); \
   }
 #define SLUICE_BATCH_OF_VALUES(name)     \
   SLUICE_BATCH_OF_VALUES_OF(name, false) \
@@ -346,12 +373,13 @@ SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
 SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp)
 SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp_v2)
 
-// No call replaces a wait: it fails as the driver says, and the log says why.
-#define SLUICE_WAIT_VALUE_OF(name, type, flavour)                                                                 \
-  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                                    \
-    const CUresult result = RunUnplanned(stream, flavour, [&] { return g_real.name(stream, at, value, flags); }); \
-    if (result == CUDA_ERROR_INVALID_VALUE && IsManagedHere(at)) LogWaitRefused();                                \
-    return result;                                                                                                \
+#define SLUICE_WAIT_VALUE_OF(name, type, flavour)                                                  \
+  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                     \
+    const auto real = [&] {                                                                        \
+      return RunUnplanned(stream, flavour, [&] { return g_real.name(stream, at, value, flags); }); \
+    };                                                                                             \
+    if (!IsManagedHere(at)) return real();                                                         \
+    return AwaitValue(stream, flavour, {at, value, flags, sizeof(type) == 8}, real);               \
   }
 #define SLUICE_WAIT_VALUE(name, type)     \
   SLUICE_WAIT_VALUE_OF(name, type, false) \

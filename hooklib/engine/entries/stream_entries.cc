@@ -11,6 +11,7 @@
 #include "hooklib/engine/device/green_contexts.h"
 #include "hooklib/engine/device/unmanaged.h"
 #include "hooklib/engine/device/virtual_memory.h"
+#include "hooklib/engine/execute/value_waits.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
 #include "hooklib/engine/observe/library_launches.h"
@@ -135,6 +136,7 @@ void ContextEnds(CUcontext context) {
 void ContextGone(CUcontext context) {
   ForgetCapturesOf(context);
   ForgetUnmanagedOf(context);
+  value_waits::ForgetContext(context);
   virtual_memory::ForgetReservationsOf(context);
   for (const auto& device : Devices()) device->DropContext(context);
 }
