@@ -104,7 +104,7 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
   NEED_CONTEXT();
   if (p == 0) return CUDA_SUCCESS;
   Allocation* a = simgpu::FindAllocation(p);
-  NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped);
+  NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped && !a->is_freed);
   // The driver waits for all work that might use it.
   Sim().CatchUp(call.lock);
   Sim().WaitContext(call.lock, nullptr, a->card, "a device (cuMemFree)");

@@ -50,6 +50,7 @@ struct Allocation {
   bool counted = true;        // against the card, by this object (mapped memory is counted by its handle)
   bool host_located = false;  // mapped memory on the host
   bool sync_memops = false;   // as a call set it
+  bool is_freed = false;      // by a call in stream order that has not taken effect
   uint64_t buffer_id = 0;
   void* owner = nullptr;  // context, pool or handle, for the API
   std::vector<Block> blocks;

@@ -20,6 +20,7 @@ scenario("prefetched_by_the_program", of="prefetches_of_the_program_keep_the_bud
 scenario("discards_of_the_program_under_pressure", pressed=512 * MIB)
 scenario("calls_that_need_managed_memory", pressed=256 * MIB, evicts=False)
 scenario("pools_know_their_memory", pressed=256 * MIB, evicts=False)
+scenario("calls_past_an_allocation", pressed=256 * MIB, evicts=False)
 scenario("freed_pointers_are_unknown", pressed=256 * MIB, evicts=False)
 scenario("sync_memops_are_remembered", pressed=256 * MIB, evicts=False)
 scenario("ranges_are_as_the_program_said", pressed=256 * MIB)

@@ -193,3 +193,38 @@ SCENARIO(freed_pointers_are_unknown) {
     EXPECT(start == at);
   }
 }
+
+// What reaches past an allocation, or lies in one that was freed, the driver refuses, whatever lies there in the arena.
+SCENARIO(calls_past_an_allocation) {
+  Card card;
+  CUstream s = card.Stream();
+  constexpr uint64_t kBytes = 64 * kMiB;
+  CUdeviceptr blocks[4] = {card.Managed(kBytes), Alloc(kBytes), card.Managed(kBytes), Alloc(kBytes)};
+  for (const CUdeviceptr block : blocks) OK(cuMemsetD8Async(block, 3, kBytes, s));
+  OK(cuStreamSynchronize(s));
+  for (const CUdeviceptr block : blocks) {
+    size_t size = 8 * kMiB, none = 0;
+    CUdeviceptr at = block + kBytes - 4 * kMiB;
+    CUmemLocation to = kFirst;
+    std::printf("advice %d %d", cuMemAdvise(block, 2 * kBytes, CU_MEM_ADVISE_SET_READ_MOSTLY, kFirst),
+                cuMemAdvise(at, size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, kHost));
+    std::printf(" prefetch %d %d", cuMemPrefetchAsync(at, size, kFirst, 0, s), cuMemPrefetchAsync(at, size, kHost, 0, s));
+    std::printf(" batch %d", cuMemPrefetchBatchAsync(&at, &size, 1, &to, &none, 1, 0, s));
+    std::printf(" discard %d\n", cuMemDiscardBatchAsync(&at, &size, 1, 0, s));
+  }
+  OK(cuMemFree(blocks[2]));
+  const int on = 1;
+  for (const CUdeviceptr block : blocks)
+    std::printf("sync %d\n", cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block + kMiB));
+  // Only whole allocations of managed memory are attached.
+  for (const CUdeviceptr block : blocks)
+    std::printf("attach %d %d %d %d\n", cuStreamAttachMemAsync(s, block, 0, CU_MEM_ATTACH_SINGLE),
+                cuStreamAttachMemAsync(s, block, kBytes, CU_MEM_ATTACH_GLOBAL),
+                cuStreamAttachMemAsync(s, block, kBytes / 2, CU_MEM_ATTACH_GLOBAL),
+                cuStreamAttachMemAsync(s, block + kMiB, 0, CU_MEM_ATTACH_GLOBAL));
+  CUdeviceptr ordered = 0;
+  OK(cuMemAllocAsync(&ordered, kBytes, s));
+  OK(cuMemFreeAsync(ordered, s));
+  std::printf("freed %d %d\n", cuMemFreeAsync(ordered, s), cuMemFree(ordered));
+  PrintDigest("next", blocks[3], kBytes);
+}

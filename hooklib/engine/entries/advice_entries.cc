@@ -14,8 +14,10 @@ namespace {
 template <typename Advise>
 CUresult Advised(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUmemLocation location, Advise advise) {
   const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
-  // As for cuMemAlloc's memory, and for memory that was freed.
-  if (tracked ? !tracked->allocation.app_managed : IsFreeInArena(pointer)) return CUDA_ERROR_INVALID_VALUE;
+  // As for cuMemAlloc's memory, for memory that was freed, and for what lies behind an allocation.
+  if (tracked ? !tracked->allocation.app_managed || bytes > tracked->base + tracked->allocation.bytes - pointer
+              : IsFreeInArena(pointer))
+    return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = advise();
   if (result == CUDA_SUCCESS && tracked) {
     tracked->device->NoteAdvice({pointer, bytes}, advice, location);
@@ -29,6 +31,7 @@ CUresult Advised(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUmemLo
 template <typename Attach>
 CUresult AttachTo(CUstream stream, bool per_thread, CUdeviceptr pointer, size_t bytes, unsigned flags, Attach attach) {
   const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
+  if (!tracked && IsFreeInArena(pointer)) return CUDA_ERROR_INVALID_VALUE;
   if (!tracked) return RunUnplanned(stream, per_thread, attach);
   const memory::Allocation& allocation = tracked->allocation;
   const bool is_whole = pointer == tracked->base && (bytes == 0 || bytes == allocation.bytes);

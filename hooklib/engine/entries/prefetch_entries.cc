@@ -26,11 +26,13 @@ std::optional<TrackedAddress> BlockOf(CUdeviceptr pointer, size_t bytes) {
   return std::nullopt;
 }
 
-// As for memory of cuMemAlloc, which the driver neither prefetches nor discards.
-bool IsRefused(CUdeviceptr pointer) {
+// As for memory of cuMemAlloc, which the driver neither prefetches nor discards, and for ranges that reach past their
+// allocation: the arena's next bytes are another's.
+bool IsRefused(CUdeviceptr pointer, size_t bytes) {
   if (!MayBeTracked(pointer)) return false;
   const std::optional<TrackedAddress> block = FindTracked(pointer);
-  return block ? !block->allocation.app_managed : IsFreeInArena(pointer);
+  if (!block) return IsFreeInArena(pointer);
+  return !block->allocation.app_managed || bytes > block->base + block->allocation.bytes - pointer;
 }
 
 bool IsPlanned(const Stream* stream, int to) {
@@ -56,7 +58,7 @@ void NotePrefetch(const TrackedAddress& block, CUdeviceptr pointer, size_t bytes
 template <typename Issue>
 CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t bytes, CUmemLocation to, bool is_known,
                   Issue issue) {
-  if (IsRefused(pointer)) return CUDA_ERROR_INVALID_VALUE;
+  if (IsRefused(pointer, bytes)) return CUDA_ERROR_INVALID_VALUE;
   const std::optional<TrackedAddress> block = BlockOf(pointer, bytes);
   // The driver refuses wrong ranges itself.
   if (!block) return RunUnplanned(handle, per_thread, issue);
@@ -104,9 +106,9 @@ bool Split(const CUdeviceptr* pointers, const size_t* sizes, size_t count, unsig
   return !tracked->pointers.empty();
 }
 
-bool Refused(const CUdeviceptr* pointers, size_t count) {
+bool Refused(const CUdeviceptr* pointers, const size_t* sizes, size_t count) {
   for (size_t i = 0; pointers && i < count; ++i) {
-    if (IsRefused(pointers[i])) return true;
+    if (IsRefused(pointers[i], sizes ? sizes[i] : 0)) return true;
   }
   return false;
 }
@@ -136,7 +138,7 @@ CUresult PrefetchTracked(CUstream handle, bool per_thread, Batch& tracked) {
 template <typename Real>
 CUresult PrefetchBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, CUmemLocation* list, size_t* indices,
                        size_t locations_count, unsigned long long flags, CUstream handle, bool per_thread, Real real) {
-  if (Refused(pointers, count)) return CUDA_ERROR_INVALID_VALUE;
+  if (Refused(pointers, sizes, count)) return CUDA_ERROR_INVALID_VALUE;
   const Locations locations{list, indices, locations_count};
   Batch tracked, others;
   if (!Split(pointers, sizes, count, flags, &locations, &tracked, &others)) {
@@ -161,7 +163,7 @@ CUresult PrefetchBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, CUmem
 template <typename Real>
 CUresult DiscardBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, unsigned long long flags, CUstream handle,
                       bool per_thread, Real real) {
-  if (Refused(pointers, count)) return CUDA_ERROR_INVALID_VALUE;
+  if (Refused(pointers, sizes, count)) return CUDA_ERROR_INVALID_VALUE;
   Batch tracked, others;
   const bool is_legacy = handle == CU_STREAM_LEGACY || (handle == nullptr && !per_thread);
   if (is_legacy || !Split(pointers, sizes, count, flags, nullptr, &tracked, &others))

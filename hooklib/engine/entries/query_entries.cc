@@ -183,6 +183,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
 // Synchronous operations on managed memory, which tracked memory is, always synchronise: only the answer is to change.
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
   const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
+  if (!tracked && IsFreeInArena(pointer)) return CUDA_ERROR_INVALID_VALUE;
   if (!tracked || tracked->allocation.app_managed) return g_real.cuPointerSetAttribute(value, attribute, pointer);
   if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
   unsigned set = 0;
