@@ -114,6 +114,7 @@ void RunNodes(Call& call, const std::vector<CUgraphNode>& order, CUstream s) {
     Op* op = CloneOp(*n->op);
     // A pageable host side does not stop a graph.
     Sim().Submit(call.lock, s->sim, op);
+    for (const auto& another : n->more) Sim().Submit(call.lock, s->sim, CloneOp(*another));
   }
 }
 

@@ -196,7 +196,8 @@ struct CUgraphNode_st {
   CUevent event = nullptr;
   CUgraph child = nullptr;
   std::shared_ptr<SimConditional> conditional;
-  CUstreamBatchMemOpParams value{};
+  std::vector<CUstreamBatchMemOpParams> values;
+  std::vector<std::shared_ptr<simgpu::Op>> more;  // behind `op`: the batch's other operations
   CUgraphNode cloned_from = nullptr;
   unsigned enabled = 1;
   uint64_t id = 0;

@@ -170,15 +170,15 @@ CUresult WaitMark(int mark) {
   return CUDA_SUCCESS;
 }
 
-CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k) {
+CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k, int values) {
   CUgraph* const out = &g[graph];
   CUresult result = cuGraphCreate(out, 0);
   if (result != CUDA_SUCCESS) return result;
   CUcontext context = nullptr;
   result = cuCtxGetCurrent(&context);
   if (result != CUDA_SUCCESS) return result;
-  uint64_t values[] = {data, bytes, k};
-  void* params[] = {&values[0], &values[1], &values[2]};
+  uint64_t words[] = {data, bytes, k};
+  void* params[] = {&words[0], &words[1], &words[2]};
   const CUDA_KERNEL_NODE_PARAMS kernel = UpdateNode(module, params);
   CUgraphNode first = nullptr, second = nullptr, third = nullptr;
   result = cuGraphAddKernelNode(&first, *out, nullptr, 0, &kernel);
@@ -198,7 +198,17 @@ CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, s
   fill.value = static_cast<unsigned>(k);
   fill.width = bytes / 4 / 2 + 1;
   fill.height = 1;
-  return cuGraphAddMemsetNode(&third, *out, &second, 1, &fill, context);
+  result = cuGraphAddMemsetNode(&third, *out, &second, 1, &fill, context);
+  if (result != CUDA_SUCCESS || values == 0) return result;
+  std::vector<CUstreamBatchMemOpParams> list(static_cast<size_t>(values));
+  for (size_t i = 0; i < list.size(); ++i) {
+    list[i].writeValue.operation = i % 2 ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    list[i].writeValue.address = data + (i * 1048 + 8) % (bytes - 8) / 8 * 8;
+    list[i].writeValue.value64 = (k + i) * 0x100000001u;
+  }
+  const CUDA_BATCH_MEM_OP_NODE_PARAMS batch{context, static_cast<unsigned>(values), list.data(), 0};
+  CUgraphNode fourth = nullptr;
+  return cuGraphAddBatchMemOpNode(&fourth, *out, &third, 1, &batch);
 }
 CUresult SetNode(int graph, int module, CUdeviceptr data, size_t bytes, uint64_t k) {
   uint64_t values[] = {data, bytes, k};

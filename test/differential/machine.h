@@ -95,7 +95,8 @@ CUresult PollEvent(CUevent event);
 CUresult SetMark(int mark, CUstream stream);
 CUresult WaitMark(int mark);
 // A kernel node, a fill and a copy added to a graph by calls, each after the one before.
-CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k);
+// `values`: 0, or how many words the last node writes as a stream's values.
+CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k, int values);
 // Gives the kernel node of x[graph], made by BuildGraph(), another `k`.
 CUresult SetNode(int graph, int module, CUdeviceptr data, size_t bytes, uint64_t k);
 CUresult Instantiate(CUgraphExec* out, CUgraph graph);

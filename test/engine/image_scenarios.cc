@@ -239,3 +239,32 @@ SCENARIO(textures_and_surfaces) {
   OK(cuMipmappedArrayDestroy(levels));
   OK(cuArrayDestroy(array));
 }
+
+// A batch writes a block in the place of one whose pages were discarded for room.
+SCENARIO(batch_copies_to_discarded_memory) {
+  Card card;
+  CUstream working = card.Stream(), copying = card.Stream();
+  constexpr uint64_t kFreed = 672 << 10, kBytes = 512 << 10;
+  const CUdeviceptr freed = Alloc(kFreed);
+  CUdeviceptr from = 0, to = 0;
+  OK(cuMemsetD8Async(freed, 1, kFreed, CU_STREAM_PER_THREAD));
+  OK(cuMemFree(freed));
+  OK(cuMemAllocAsync(&from, 8 * kMiB, CU_STREAM_PER_THREAD));
+  const CUdeviceptr large = Alloc(40 * kMiB + 512);
+  OK(cuMemsetD8(large, 0, 40 * kMiB + 512));
+  OK(cuCtxSynchronize());
+  cuStreamQuery(CU_STREAM_PER_THREAD);
+  OK(cuMemsetD32Async(from, 48683, 2 * kMiB, working));
+  const CUdeviceptr other = Alloc(23 * kMiB);
+  OK(cuStreamSynchronize(working));
+  card.Managed(128 << 10);
+  OK(cuMemsetD8Async(other, 3, 23 * kMiB, working));
+  OK(cuMemAllocAsync(&to, kBytes, copying));
+  size_t size = kBytes, index = 0;
+  CUdeviceptr source = from + 12345;
+  CUmemcpyAttributes attributes{};
+  attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  OK(cuMemcpyBatchAsync(&to, &source, &size, 1, &attributes, &index, 1, copying));
+  PrintDigest("to", to, kBytes);
+  PrintDigest("other", other, 23 * kMiB);
+}

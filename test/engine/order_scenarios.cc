@@ -323,6 +323,52 @@ SCENARIO(wait_behind_an_hour_of_work) {
   v.Consume("behind an hour");
 }
 
+// Words in oversubscribed and in small memory, by one node.
+SCENARIO(graphs_that_write_values) {
+  ValuesInLargeBlock v;
+  const CUdeviceptr small = Alloc(64);
+  OK(cuMemsetD8(small, 0, 64));
+  for (const bool is_general : {false, true}) {
+    CUstreamBatchMemOpParams list[4]{};
+    for (unsigned i = 0; i < 4; ++i) {
+      list[i].writeValue.operation = i == 1 ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+      list[i].writeValue.address = (i == 2 ? small : v.words + 4096 * i) + (is_general ? 16 : 0);
+      list[i].writeValue.value64 = 0x500000000 + i + 1;
+    }
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr, copy = nullptr;
+    OK(cuGraphCreate(&graph, 0));
+    if (is_general) {
+      CUgraphNodeParams params{};
+      params.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+      params.memOp = {v.card.context, 4, list, 0};
+      OK(cuGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
+    } else {
+      const CUDA_BATCH_MEM_OP_NODE_PARAMS params{v.card.context, 4, list, 0};
+      OK(cuGraphAddBatchMemOpNode(&node, graph, nullptr, 0, &params));
+    }
+    CUDA_MEMCPY3D moved{};
+    moved.srcMemoryType = moved.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    moved.srcDevice = v.words;
+    moved.dstDevice = v.result;
+    moved.WidthInBytes = kMiB;
+    moved.Height = moved.Depth = 1;
+    OK(cuGraphAddMemcpyNode(&copy, graph, &node, 1, &moved, v.card.context));
+    CUgraphExec exec = nullptr;
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < 3; ++i) {
+      OK(cuMemsetD8Async(v.words, 0, kMiB, v.consumer));
+      OK(cuGraphLaunch(exec, v.consumer));
+      OK(cuStreamSynchronize(v.consumer));
+      PrintDigest("result", v.result, kMiB);
+      PrintDigest("small", small, 64);
+      v.Crowd();
+    }
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+  }
+}
+
 // Many waits at a time, of streams of two threads; the words lie in one page.
 SCENARIO(many_waits_for_values) {
   ValuesInLargeBlock v;

@@ -31,6 +31,7 @@ scenario("waits_for_values_in_large_blocks")
 scenario("waits_see_no_earlier_value")
 scenario("wait_behind_an_hour_of_work")
 scenario("many_waits_for_values")
+scenario("graphs_that_write_values")
 scenario("no_wait_on_the_host", of="launching_thread_opens_the_gate")
 
 

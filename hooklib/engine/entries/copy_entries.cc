@@ -7,6 +7,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/execute/copy_sides.h"
+#include "hooklib/engine/execute/stream_values.h"
 #include "hooklib/engine/execute/value_waits.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/log.h"
@@ -97,25 +98,6 @@ void WriteValues(const CUstreamBatchMemOpParams* list, unsigned count) {
   ForEachWritten(list, count, [](CUdeviceptr at) { WriteOne(at, 8); });
 }
 
-// Device memory of the application that is managed memory here.
-bool IsManagedHere(CUdeviceptr at) {
-  if (!MayBeTracked(at)) return false;
-  const std::optional<TrackedAddress> block = FindTracked(at);
-  return block && !block->allocation.app_managed && !block->allocation.unevictable;
-}
-bool IsWrite(const CUstreamBatchMemOpParams& op) {
-  return op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
-}
-bool IsWait(const CUstreamBatchMemOpParams& op) {
-  return op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
-}
-// Both kinds have their address in the same place.
-bool NamesManaged(const CUstreamBatchMemOpParams& op) {
-  return (IsWrite(op) || IsWait(op)) && IsManagedHere(op.writeValue.address);
-}
-bool AnyNamesManaged(const CUstreamBatchMemOpParams* list, unsigned count) {
-  return list && std::any_of(list, list + count, NamesManaged);
-}
 // The high word first: a reader of a counter below 2^32 sees no other value.
 CUresult FillValue(CUstream stream, bool per_thread, CUdeviceptr at, uint64_t value, size_t bytes) {
   const auto fill = per_thread ? entry::cuMemsetD32Async_ptsz : entry::cuMemsetD32Async;
@@ -124,13 +106,6 @@ CUresult FillValue(CUstream stream, bool per_thread, CUdeviceptr at, uint64_t va
     if (result != CUDA_SUCCESS) return result;
   }
   return fill(at, static_cast<unsigned>(value), 1, stream);
-}
-void LogWaitRefused() {
-  static std::atomic<bool> logged{false};
-  if (logged.exchange(true)) return;
-  SLUICE_LOG(kWarn,
-             "a graph waits for a value in memory that is oversubscribed, which the driver refuses: put the value into "
-             "an allocation of at most 4 KiB, or pinned host memory");
 }
 // A wait in managed memory. In a graph no call replaces it: it fails as the driver says, and the log says why.
 template <typename Real>
@@ -317,30 +292,9 @@ SLUICE_SET_2D(cuMemsetD2D32, unsigned int, 4)
 #define SLUICE_COUNTED_ASYNC(name, parameters, arguments, writes)    \
   SLUICE_COUNTED(name, parameters, arguments, writes, stream, false) \
   SLUICE_COUNTED(name##_ptsz, parameters, arguments, writes, stream, true)
-SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync,
-                     (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs,
-                      size_t* idxs, size_t numAttrs, size_t* failIdx, CUstream stream),
-                     (dsts, srcs, sizes, count, attrs, idxs, numAttrs, failIdx, stream), WriteEach(dsts, sizes, count))
-SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync_v2,
-                     (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs,
-                      size_t* idxs, size_t numAttrs, CUstream stream),
-                     (dsts, srcs, sizes, count, attrs, idxs, numAttrs, stream), WriteEach(dsts, sizes, count))
-SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync,
-                     (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags,
-                      CUstream stream),
-                     (numOps, opList, failIdx, flags, stream), WriteAnything())
-SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync_v2,
-                     (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, CUstream stream),
-                     (numOps, opList, flags, stream), WriteAnything())
-SLUICE_COUNTED_ASYNC(cuMemcpy3DWithAttributesAsync,
-                     (CUDA_MEMCPY3D_BATCH_OP * operation, unsigned long long flags, CUstream stream),
-                     (operation, flags, stream), WriteAnything())
 SLUICE_COUNTED_ASYNC(cuFabricCpyBatchAsync,
                      (size_t count, CUDA_FABRIC_COPY_BATCH_OP* list, unsigned long long flags, CUstream stream),
                      (count, list, flags, stream), WriteAnything())
-SLUICE_COUNTED_ASYNC(cuMemBatchDecompressAsync,
-                     (CUmemDecompressParams * list, size_t count, unsigned flags, size_t* failed, CUstream stream),
-                     (list, count, flags, failed, stream), WriteAnything())
 
 // Values that a stream writes itself: no range may be reused before, and a duplicate of the range ends. The driver
 // refuses them in managed memory, where a fill does the same.
