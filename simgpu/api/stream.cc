@@ -254,7 +254,8 @@ ENTRY(cuStreamAttachMemAsync, _ptsz, (CUstream s, CUdeviceptr p, size_t length, 
   BEGIN_UNSAFE(1000);
   NEED_STREAM(s);
   const simgpu::Allocation* a = simgpu::FindAllocation(p);
-  NEED_ARG(a != nullptr && a->kind == simgpu::MemoryKind::kManaged && a->base == p && (length == 0 || length == a->requested));
+  NEED_ARG(a != nullptr && a->kind == simgpu::MemoryKind::kManaged && a->base == p &&
+           (length == 0 || length == a->requested));
   NEED_ARG(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST || flags == CU_MEM_ATTACH_SINGLE);
   NEED_ARG(flags != CU_MEM_ATTACH_SINGLE || !stream->sim->legacy);
   return CUDA_SUCCESS;

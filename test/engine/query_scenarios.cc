@@ -208,7 +208,8 @@ SCENARIO(calls_past_an_allocation) {
     CUmemLocation to = kFirst;
     std::printf("advice %d %d", cuMemAdvise(block, 2 * kBytes, CU_MEM_ADVISE_SET_READ_MOSTLY, kFirst),
                 cuMemAdvise(at, size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, kHost));
-    std::printf(" prefetch %d %d", cuMemPrefetchAsync(at, size, kFirst, 0, s), cuMemPrefetchAsync(at, size, kHost, 0, s));
+    std::printf(" prefetch %d %d", cuMemPrefetchAsync(at, size, kFirst, 0, s),
+                cuMemPrefetchAsync(at, size, kHost, 0, s));
     std::printf(" batch %d", cuMemPrefetchBatchAsync(&at, &size, 1, &to, &none, 1, 0, s));
     std::printf(" discard %d\n", cuMemDiscardBatchAsync(&at, &size, 1, 0, s));
   }

@@ -138,13 +138,14 @@ template <typename Add>
 CUresult AddAnyNode(const CUgraphNode* node, CUgraphNodeParams* params, Add add) {
   if (!params || params->type != CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) return NoteAddedNode(node, params, add(params));
   const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& p = params->memOp;
-  return AddValues({p.ctx, p.count, p.paramArray, p.flags}, [&] { return add(params); },
-                   [&](CUgraph child) {
-                     CUgraphNodeParams as_child{};
-                     as_child.type = CU_GRAPH_NODE_TYPE_GRAPH;
-                     as_child.graph.graph = child;
-                     return add(&as_child);
-                   });
+  return AddValues(
+      {p.ctx, p.count, p.paramArray, p.flags}, [&] { return add(params); },
+      [&](CUgraph child) {
+        CUgraphNodeParams as_child{};
+        as_child.type = CU_GRAPH_NODE_TYPE_GRAPH;
+        as_child.graph.graph = child;
+        return add(&as_child);
+      });
 }
 
 }  // namespace
@@ -236,13 +237,13 @@ CUresult cuGraphAddNode(CUgraphNode* n, CUgraph g, const CUgraphNode* after, siz
 }
 CUresult cuGraphAddNode_v2(CUgraphNode* n, CUgraph g, const CUgraphNode* after, const CUgraphEdgeData* edges,
                            size_t count, CUgraphNodeParams* p) {
-  return AddAnyNode(
-      n, p, [&](CUgraphNodeParams* with) { return g_real.cuGraphAddNode_v2(n, g, after, edges, count, with); });
+  return AddAnyNode(n, p,
+                    [&](CUgraphNodeParams* with) { return g_real.cuGraphAddNode_v2(n, g, after, edges, count, with); });
 }
 CUresult cuGraphAddNode_v3(CUgraphNode* n, CUgraph g, const CUgraphNode* after, const CUgraphEdgeData* edges,
                            size_t count, CUgraphNodeParams* p) {
-  return AddAnyNode(
-      n, p, [&](CUgraphNodeParams* with) { return g_real.cuGraphAddNode_v3(n, g, after, edges, count, with); });
+  return AddAnyNode(n, p,
+                    [&](CUgraphNodeParams* with) { return g_real.cuGraphAddNode_v3(n, g, after, edges, count, with); });
 }
 CUresult cuGraphDestroyNode(CUgraphNode n) {
   ForgetNode(n);

@@ -1,5 +1,5 @@
-// Nodes of graphs that write values. Where a value lies in managed memory, which the driver refuses, the node is a child
-// graph whose memsets do the same.
+// Nodes of graphs that write values. Where a value lies in managed memory, which the driver refuses, the node is a
+// child graph whose memsets do the same.
 #include <atomic>
 
 #include "hooklib/dispatch/entries.h"
@@ -102,8 +102,7 @@ CUresult cuGraphAddBatchMemOpNode(CUgraphNode* n, CUgraph g, const CUgraphNode* 
                                   const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
   const auto real = [&] { return g_real.cuGraphAddBatchMemOpNode(n, g, after, count, p); };
   if (!p) return real();
-  return AddValues(*p, real,
-                   [&](CUgraph child) { return g_real.cuGraphAddChildGraphNode(n, g, after, count, child); });
+  return AddValues(*p, real, [&](CUgraph child) { return g_real.cuGraphAddChildGraphNode(n, g, after, count, child); });
 }
 
 }  // namespace entry
