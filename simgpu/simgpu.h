@@ -91,6 +91,9 @@ struct simgpu_stats {
  * First processes all operations that are due at the calling thread's time. */
 int simgpu_stats(int device, struct simgpu_stats* out);
 
+/* 1: all of [address, address + length) has read-mostly advice, the hook's own included. */
+int simgpu_read_mostly(uint64_t address, uint64_t length);
+
 /* Bytes of [address, address + length) that are on the card now. */
 uint64_t simgpu_resident_bytes(uint64_t address, uint64_t length);
 

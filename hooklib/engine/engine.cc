@@ -174,6 +174,16 @@ std::optional<TrackedAddress> FindTracked(CUdeviceptr pointer) {
   return std::nullopt;
 }
 
+bool IsFreeInArena(CUdeviceptr pointer) {
+  for (const auto& device : Devices()) {
+    if (!device->MayHold(pointer)) continue;
+    DeviceLock lock(device->mutex);
+    memory::Va base = 0;
+    if (device->residency.chunks().InArena(pointer) && !device->live.Find(pointer, &base)) return true;
+  }
+  return false;
+}
+
 std::atomic<bool> g_several_devices_work{false};
 
 void NoteDeviceWorks(Device* device) {

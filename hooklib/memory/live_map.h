@@ -14,7 +14,8 @@ namespace sluice::memory {
 
 // Packed: a map node with it takes 64 bytes, the hook's limit for one block.
 struct Allocation {
-  uint64_t bytes : 58 = 0;
+  uint64_t bytes : 57 = 0;
+  uint64_t sync_memops : 1 = 0;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, as the application set it
   uint64_t mapped : 1 = 0;          // VMM ranges that lie side by side (LiveMap::Map)
   uint64_t stream_ordered : 1 = 0;  // of a memory pool: belongs to no context
   uint64_t unevictable : 1 = 0;     // in unevictable device memory (Device::AllocateUnevictable), not residency's

@@ -13,8 +13,9 @@
 namespace simgpu {
 
 ThreadState& ThisState() {
-  static thread_local ThreadState state;
-  return state;
+  // Never destroyed: static and thread-local destructors of the application may call the driver.
+  static thread_local auto* const state = new ThreadState;
+  return *state;
 }
 
 Driver& TheDriver() {

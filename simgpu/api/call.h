@@ -22,6 +22,7 @@ struct ThreadState {
   std::vector<Touch> touches;
   int64_t duration = 0;
   uint32_t flags = 0;
+  std::vector<uint8_t> parameters;  // of the kernel that is being launched
   // simgpu_next_sets
   uint64_t sets = 0;
   std::vector<unsigned> values;
@@ -40,6 +41,8 @@ struct Driver {
   std::set<std::shared_ptr<SimCapture>> captures;                       // active ones
   std::map<uint64_t, std::pair<uint64_t, unsigned>> host_memory;        // pinned: address -> size, flags
   std::vector<CUmemoryPool> default_pools, current_pools, graph_pools;  // the last: for allocation nodes of graphs
+  std::map<uint64_t, SimObject> objects;                                // textures and surfaces
+  uint64_t next_object = 1;
 };
 Driver& TheDriver();
 inline Simulator& Sim() { return TheSimulator(); }
@@ -100,6 +103,7 @@ bool IsPinned(uint64_t address);
 CUresult FreeNow(CUdeviceptr p);
 CUmemoryPool DefaultPool(int card);
 void FreeArray(CUarray array);
+void NotePrefetch(const PrefetchRange& range);  // for cuMemRangeGetAttribute
 
 // Launches.
 CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernelCall* told, Op** op,

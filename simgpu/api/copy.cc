@@ -1,8 +1,9 @@
 // Copies and memsets, in all their flavours.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
-#include "call.h"
+#include "array.h"
 
 using simgpu::CopyWork;
 using simgpu::Op;
@@ -106,23 +107,80 @@ CUresult Sync(simgpu::Call& call, CUstream stream, uint64_t dst, uint64_t src, u
   return Copy(call, stream, Linear(dst, src, n), to, from, !inside, nullptr);
 }
 
+// One side of a 2D or 3D copy: its address, and the distances of its rows and slices.
+struct Place {
+  Side side = kAny;
+  uint64_t at = 0, pitch = 0, slice = 0;
+};
+
+CUresult PlaceOf(CUmemorytype type, const void* host, CUdeviceptr device, CUarray array, uint64_t pitch, uint64_t rows,
+                 const std::array<uint64_t, 3>& offset, const CopyWork& c, Place* out) {
+  if (type == CU_MEMORYTYPE_ARRAY) {
+    simgpu::ArrayRows found;
+    if (const CUresult r = simgpu::FindArray(array, &found); r != CUDA_SUCCESS) return r;
+    const uint64_t depth = found.bytes / found.slice, height = found.slice / found.pitch;
+    NEED_ARG(offset[0] + c.width <= found.pitch && offset[1] + c.height <= height && offset[2] + c.depth <= depth);
+    *out = {kDevice, found.base, found.pitch, found.slice};
+  } else {
+    out->side = type == CU_MEMORYTYPE_HOST ? kHost : type == CU_MEMORYTYPE_DEVICE ? kDevice : kAny;
+    out->at = type == CU_MEMORYTYPE_HOST ? Address(host) : device;
+    out->pitch = pitch != 0 ? pitch : c.width;
+    out->slice = out->pitch * (rows != 0 ? rows : c.height);
+  }
+  out->at += offset[0] + offset[1] * out->pitch + offset[2] * out->slice;
+  return CUDA_SUCCESS;
+}
+
 template <class Params>
 CUresult FromParams(const Params& p, CopyWork* c, Side* to, Side* from) {
-  const auto base = [](CUmemorytype type, const void* host, CUdeviceptr device, uint64_t* out, Side* side) {
-    if (type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
-    *side = type == CU_MEMORYTYPE_HOST ? kHost : type == CU_MEMORYTYPE_DEVICE ? kDevice : kAny;
-    *out = type == CU_MEMORYTYPE_HOST ? Address(host) : device;
-    return CUDA_SUCCESS;
-  };
-  if (const CUresult r = base(p.srcMemoryType, p.srcHost, p.srcDevice, &c->src, from); r != CUDA_SUCCESS) return r;
-  if (const CUresult r = base(p.dstMemoryType, p.dstHost, p.dstDevice, &c->dst, to); r != CUDA_SUCCESS) return r;
   c->width = p.WidthInBytes;
   c->height = p.Height;
-  c->src_pitch = p.srcPitch != 0 ? p.srcPitch : p.WidthInBytes;
-  c->dst_pitch = p.dstPitch != 0 ? p.dstPitch : p.WidthInBytes;
-  c->src += p.srcXInBytes + p.srcY * c->src_pitch;
-  c->dst += p.dstXInBytes + p.dstY * c->dst_pitch;
-  return CUDA_SUCCESS;
+  std::array<uint64_t, 3> to_offset{p.dstXInBytes, p.dstY, 0}, from_offset{p.srcXInBytes, p.srcY, 0};
+  uint64_t to_rows = 0, from_rows = 0;
+  if constexpr (requires { p.Depth; }) {
+    c->depth = p.Depth;
+    to_offset[2] = p.dstZ;
+    from_offset[2] = p.srcZ;
+    to_rows = p.dstHeight;
+    from_rows = p.srcHeight;
+  }
+  Place at;
+  CUresult r =
+      PlaceOf(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcPitch, from_rows, from_offset, *c, &at);
+  if (r != CUDA_SUCCESS) return r;
+  *from = at.side;
+  c->src = at.at;
+  c->src_pitch = at.pitch;
+  c->src_slice = at.slice;
+  r = PlaceOf(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, p.dstPitch, to_rows, to_offset, *c, &at);
+  *to = at.side;
+  c->dst = at.at;
+  c->dst_pitch = at.pitch;
+  c->dst_slice = at.slice;
+  return r;
+}
+
+// The same for a graph's node.
+CUDA_MEMCPY3D AsNode(const CUDA_MEMCPY2D& p) {
+  CUDA_MEMCPY3D node{};
+  node.srcXInBytes = p.srcXInBytes;
+  node.srcY = p.srcY;
+  node.srcMemoryType = p.srcMemoryType;
+  node.srcHost = p.srcHost;
+  node.srcDevice = p.srcDevice;
+  node.srcArray = p.srcArray;
+  node.srcPitch = p.srcPitch;
+  node.dstXInBytes = p.dstXInBytes;
+  node.dstY = p.dstY;
+  node.dstMemoryType = p.dstMemoryType;
+  node.dstHost = p.dstHost;
+  node.dstDevice = p.dstDevice;
+  node.dstArray = p.dstArray;
+  node.dstPitch = p.dstPitch;
+  node.WidthInBytes = p.WidthInBytes;
+  node.Height = p.Height;
+  node.Depth = 1;
+  return node;
 }
 
 CUresult Copy2D(simgpu::Call& call, CUstream stream, const CUDA_MEMCPY2D* p, bool wait) {
@@ -131,7 +189,8 @@ CUresult Copy2D(simgpu::Call& call, CUstream stream, const CUDA_MEMCPY2D* p, boo
   Side to, from;
   if (const CUresult r = FromParams(*p, &c, &to, &from); r != CUDA_SUCCESS) return r;
   NEED_ARG(c.src_pitch >= c.width && c.dst_pitch >= c.width);
-  return Copy(call, stream, c, to, from, wait, nullptr);
+  const CUDA_MEMCPY3D node = AsNode(*p);
+  return Copy(call, stream, c, to, from, wait, &node);
 }
 
 CUresult Copy3D(simgpu::Call& call, CUstream stream, const CUDA_MEMCPY3D* p, bool wait) {
@@ -139,11 +198,6 @@ CUresult Copy3D(simgpu::Call& call, CUstream stream, const CUDA_MEMCPY3D* p, boo
   CopyWork c;
   Side to, from;
   if (const CUresult r = FromParams(*p, &c, &to, &from); r != CUDA_SUCCESS) return r;
-  c.depth = p->Depth;
-  c.src_slice = c.src_pitch * (p->srcHeight != 0 ? p->srcHeight : p->Height);
-  c.dst_slice = c.dst_pitch * (p->dstHeight != 0 ? p->dstHeight : p->Height);
-  c.src += p->srcZ * c.src_slice;
-  c.dst += p->dstZ * c.dst_slice;
   return Copy(call, stream, c, to, from, wait, p);
 }
 
@@ -152,9 +206,6 @@ CUresult CopyPeer3D(simgpu::Call& call, CUstream stream, const CUDA_MEMCPY3D_PEE
   CopyWork c;
   Side to, from;
   if (const CUresult r = FromParams(*p, &c, &to, &from); r != CUDA_SUCCESS) return r;
-  c.depth = p->Depth;
-  c.src_slice = c.src_pitch * (p->srcHeight != 0 ? p->srcHeight : p->Height);
-  c.dst_slice = c.dst_pitch * (p->dstHeight != 0 ? p->dstHeight : p->Height);
   return Copy(call, stream, c, to, from, wait, nullptr);
 }
 

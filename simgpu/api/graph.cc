@@ -167,6 +167,10 @@ CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph g, const CUgraphNode* after
       return cuGraphAddEventRecordNode(out, g, after, count, p->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
       return cuGraphAddEventWaitNode(out, g, after, count, p->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
+      const CUDA_BATCH_MEM_OP_NODE_PARAMS v = {p->memOp.ctx, p->memOp.count, p->memOp.paramArray, p->memOp.flags};
+      return cuGraphAddBatchMemOpNode(out, g, after, count, &v);
+    }
     case CU_GRAPH_NODE_TYPE_CONDITIONAL: {
       BEGIN(2000);
       ADD(CU_GRAPH_NODE_TYPE_CONDITIONAL);
@@ -318,12 +322,23 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode n, CUDA_HOST_NODE_PARAMS* p) {
   *p = n->host;
   return CUDA_SUCCESS;
 }
+CUresult cuGraphAddBatchMemOpNode(ADD_PARAMS, const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  BEGIN(2000);
+  NEED_ARG(p != nullptr);
+  ADD(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+  OR_REMOVE(simgpu::SetValues(n, *p));
+}
 // Each operation of a captured batch is a node of its own here.
 CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode n, CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
   BEGIN(200);
   NEED_ARG(n != nullptr && p != nullptr && n->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
-  *p = {simgpu::CurrentContext(), 1, &n->value, 0};
+  *p = {simgpu::CurrentContext(), static_cast<unsigned>(n->values.size()), n->values.data(), 0};
   return CUDA_SUCCESS;
+}
+CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode n, const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  BEGIN(1000);
+  NEED_ARG(n != nullptr && p != nullptr && n->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+  return simgpu::SetValues(n, *p);
 }
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode n, CUgraph* out) {
   BEGIN(200);

@@ -71,6 +71,12 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode n, const C
   NEED_ARG(mine != nullptr && p != nullptr && mine->type == CU_GRAPH_NODE_TYPE_MEMSET);
   return simgpu::SetMemset(mine, *p);
 }
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode n, const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  BEGIN(1000);
+  CUgraphNode mine = InExec(exec, n);
+  NEED_ARG(mine != nullptr && p != nullptr && mine->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+  return simgpu::SetValues(mine, *p);
+}
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode n, const CUDA_HOST_NODE_PARAMS* p) {
   BEGIN(1000);
   CUgraphNode mine = InExec(exec, n);

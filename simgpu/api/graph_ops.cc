@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "array.h"
+
 namespace simgpu {
 
 CUgraphNode AddNode(CUgraph g, CUgraphNodeType type, const CUgraphNode* after, size_t count) {
@@ -112,6 +114,7 @@ void RunNodes(Call& call, const std::vector<CUgraphNode>& order, CUstream s) {
     Op* op = CloneOp(*n->op);
     // A pageable host side does not stop a graph.
     Sim().Submit(call.lock, s->sim, op);
+    for (const auto& another : n->more) Sim().Submit(call.lock, s->sim, CloneOp(*another));
   }
 }
 
@@ -134,7 +137,6 @@ CUresult SetKernel(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS& p) {
 }
 
 CUresult SetCopy(CUgraphNode n, const CUDA_MEMCPY3D& p) {
-  NEED(p.srcMemoryType != CU_MEMORYTYPE_ARRAY && p.dstMemoryType != CU_MEMORYTYPE_ARRAY, CUDA_ERROR_NOT_SUPPORTED);
   CopyWork c;
   c.width = p.WidthInBytes;
   c.height = std::max<size_t>(p.Height, 1);
@@ -147,6 +149,16 @@ CUresult SetCopy(CUgraphNode n, const CUDA_MEMCPY3D& p) {
           p.srcXInBytes + p.srcY * c.src_pitch + p.srcZ * c.src_slice;
   c.dst = (p.dstMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(p.dstHost) : p.dstDevice) +
           p.dstXInBytes + p.dstY * c.dst_pitch + p.dstZ * c.dst_slice;
+  for (const bool is_source : {true, false}) {
+    if ((is_source ? p.srcMemoryType : p.dstMemoryType) != CU_MEMORYTYPE_ARRAY) continue;
+    ArrayRows rows;
+    if (const CUresult r = FindArray(is_source ? p.srcArray : p.dstArray, &rows); r != CUDA_SUCCESS) return r;
+    (is_source ? c.src_pitch : c.dst_pitch) = rows.pitch;
+    (is_source ? c.src_slice : c.dst_slice) = rows.slice;
+    (is_source ? c.src : c.dst) = rows.base + (is_source ? p.srcXInBytes : p.dstXInBytes) +
+                                  (is_source ? p.srcY : p.dstY) * rows.pitch +
+                                  (is_source ? p.srcZ : p.dstZ) * rows.slice;
+  }
   Op* op = Sim().NewOp(OpKind::kCopy);
   const auto touch = [&](uint64_t at, uint64_t pitch, uint64_t slice, uint32_t access) {
     const uint64_t length = (c.depth - 1) * slice + (c.height - 1) * pitch + c.width;

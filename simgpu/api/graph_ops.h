@@ -24,6 +24,7 @@ CUresult SetKernel(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS& p);
 CUresult SetCopy(CUgraphNode n, const CUDA_MEMCPY3D& p);
 CUresult SetMemset(CUgraphNode n, const CUDA_MEMSET_NODE_PARAMS& p);
 CUresult SetHost(CUgraphNode n, const CUDA_HOST_NODE_PARAMS& p);
+CUresult SetValues(CUgraphNode n, const CUDA_BATCH_MEM_OP_NODE_PARAMS& p);
 
 // conditional.cc
 CUresult SetConditional(CUgraphNode n, CUDA_CONDITIONAL_NODE_PARAMS* p);  // with empty bodies

@@ -55,9 +55,21 @@ struct CUctx_st {
   size_t limits[CU_LIMIT_MAX] = {1024, 1 << 20, 8 << 20};  // stack, printf, heap; none of them takes memory
 };
 
-struct CUarray_st {  // only its size is simulated
+struct CUarray_st {
   CUcontext context = nullptr;
-  uint64_t bytes = 0;
+  CUDA_ARRAY3D_DESCRIPTOR shape{};
+  CUmipmappedArray levels_of = nullptr;
+  uint64_t base = 0;  // 0: its memory is mapped into it, which is not simulated
+  uint64_t row = 0, bytes = 0;
+};
+
+struct CUmipmappedArray_st {
+  std::vector<CUarray> levels;
+};
+
+struct SimObject {  // a texture or surface object
+  CUDA_RESOURCE_DESC resource{};
+  uint64_t address = 0, bytes = 0;
 };
 
 struct SimCapture {
@@ -96,6 +108,7 @@ struct SimTouchSpec {
   int param = -1;
   uint32_t param_offset = 0;
   bool indirect = false;  // the parameter points to a table in device memory that holds the pointer
+  bool object = false;    // the parameter is a texture or surface object
   uint64_t offset = 0;
   uint64_t length = 0;
   int length_param = -1;
@@ -183,7 +196,8 @@ struct CUgraphNode_st {
   CUevent event = nullptr;
   CUgraph child = nullptr;
   std::shared_ptr<SimConditional> conditional;
-  CUstreamBatchMemOpParams value{};
+  std::vector<CUstreamBatchMemOpParams> values;
+  std::vector<std::shared_ptr<simgpu::Op>> more;  // behind `op`: the batch's other operations
   CUgraphNode cloned_from = nullptr;
   unsigned enabled = 1;
   uint64_t id = 0;

@@ -25,6 +25,10 @@ bool ParseTouch(std::istringstream& in, uint32_t access, SimTouchSpec* t) {
     t->indirect = true;
     base.erase(0, 1);
   }
+  if (base[0] == 't') {
+    t->object = true;
+    base[0] = 'p';
+  }
   if (!ParseParam(base, &t->param, &t->param_offset)) return false;
   t->offset = std::strtoull(offset.c_str(), nullptr, 0);
   if (length[0] == 'p') {

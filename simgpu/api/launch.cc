@@ -1,8 +1,9 @@
 // Kernel launches. The touched ranges come from the image and the arguments, or from simgpu_next_launch.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "call.h"
+#include "array.h"
 
 using simgpu::Op;
 using simgpu::Sim;
@@ -27,7 +28,7 @@ CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernel
   if (info == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   ThreadState& thread = ThisState();
   const bool told = thread.told;
-  static thread_local std::vector<uint8_t> bytes;
+  std::vector<uint8_t>& bytes = thread.parameters;
   bytes.clear();
   if (known != nullptr) {
     bytes = known->params;
@@ -75,6 +76,11 @@ CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernel
         Word(bytes, *info, t.length_param, 0, &length);
         length *= t.length_scale;
       }
+      if (t.object) {
+        uint64_t bytes = 0;
+        if (!FindObject(pointer, &pointer, &bytes)) return CUDA_ERROR_INVALID_HANDLE;
+        length = t.offset < bytes ? std::min(length, bytes - t.offset) : 0;
+      }
       if (length == 0) continue;
       op->touches.push_back({pointer + t.offset, length, t.access, 0});
       op->duration += static_cast<int64_t>(info->ns_per_kib * static_cast<double>(length) / 1024);
@@ -83,7 +89,10 @@ CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernel
     for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
       uint64_t word;
       std::memcpy(&word, bytes.data() + i, 8);
-      op->seed = Mix(op->seed, sim.memory().InArena(word) ? 0 : word);
+      const bool is_object = std::any_of(info->touches.begin(), info->touches.end(), [&](const SimTouchSpec& t) {
+        return t.object && info->offsets[static_cast<size_t>(t.param)] == i;
+      });
+      op->seed = Mix(op->seed, is_object || sim.memory().InArena(word) ? 0 : word);
     }
   }
   if (copy != nullptr) {

@@ -64,6 +64,9 @@ CUresult Prefetch(simgpu::Call& call, CUstream stream, OpKind kind, std::vector<
       Sim().WaitFence(call.lock, first, "room in the queue of deferred prefetches");
     }
   }
+  if (kind == OpKind::kPrefetch || discard) {
+    for (const PrefetchRange& r : ranges) simgpu::NotePrefetch(r);
+  }
   Op* op = Sim().NewOp(kind);
   op->discard_too = discard && kind == OpKind::kDiscard;
   op->ranges = std::move(ranges);
@@ -159,6 +162,8 @@ CUresult Advise(simgpu::Call& call, CUdeviceptr p, size_t n, CUmem_advise advice
       continue;
     }
     const auto bit = static_cast<uint16_t>(target >= 0 ? 1u << target : 0);
+    if (target < 0 && (advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY))
+      b->accessed_by_host = advice == CU_MEM_ADVISE_SET_ACCESSED_BY;
     switch (advice) {
       case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
         b->preferred = static_cast<int16_t>(target);
@@ -279,31 +284,6 @@ CUresult cuMemAdvise(CUdeviceptr p, size_t n, CUmem_advise advice, CUdevice devi
 CUresult cuMemAdvise_v2(CUdeviceptr p, size_t n, CUmem_advise advice, CUmemLocation location) {
   BEGIN_UNSAFE(simgpu::TheProfile().advise_host_ns);
   return AdviseAt(call, p, n, advice, location);
-}
-
-CUresult cuMemRangeGetAttribute(void* data, size_t size, CUmem_range_attribute attribute, CUdeviceptr p, size_t n) {
-  BEGIN(1000);
-  NEED_ARG(data != nullptr && ManagedRange(p, n));
-  Allocation* a = simgpu::FindAllocation(p);
-  const simgpu::Block* b = Sim().memory().PartAt(a, p, p + n).block;
-  switch (attribute) {
-    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
-      NEED_ARG(size == 4);
-      *static_cast<int*>(data) = b->read_mostly;
-      return CUDA_SUCCESS;
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
-      NEED_ARG(size == 4);
-      *static_cast<int*>(data) = b->preferred >= 0 ? simgpu::DeviceOf(b->preferred) : b->preferred;
-      return CUDA_SUCCESS;
-    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
-      NEED_ARG(size == 4);
-      *static_cast<int*>(data) = b->resident != 0 ? simgpu::DeviceOf(b->card)
-                                 : b->host != 0   ? CU_DEVICE_CPU
-                                                  : CU_DEVICE_INVALID;
-      return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
-  }
 }
 
 }  // extern "C"

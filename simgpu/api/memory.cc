@@ -106,7 +106,7 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
   NEED_CONTEXT();
   if (p == 0) return CUDA_SUCCESS;
   Allocation* a = simgpu::FindAllocation(p);
-  NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped);
+  NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped && !a->is_freed);
   // The driver waits for all work that might use it.
   Sim().CatchUp(call.lock);
   Sim().WaitContext(call.lock, nullptr, a->card, "a device (cuMemFree)");
@@ -228,7 +228,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       *static_cast<int*>(data) = managed;  // an H100's driver 580 writes four bytes for each yes or no
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      *static_cast<int*>(data) = managed;
+      *static_cast<int*>(data) = managed || (a != nullptr && a->sync_memops);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       *static_cast<int*>(data) = host ? 0 : simgpu::DeviceOf(a->card);
@@ -303,7 +303,9 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
 
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr p) {
   BEGIN(200);
-  NEED_ARG(value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && simgpu::FindAllocation(p) != nullptr);
+  Allocation* const a = simgpu::FindAllocation(p);
+  NEED_ARG(value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && a != nullptr);
+  a->sync_memops = *static_cast<const unsigned*>(value) != 0;
   return CUDA_SUCCESS;
 }
 

@@ -108,7 +108,7 @@ ENTRY(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
   BEGIN(Sim().profile().pool_malloc_host_ns);
   NEED_STREAM(s);
   Allocation* a = simgpu::FindAllocation(p);
-  NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped);
+  NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped && !a->is_freed);
   NEED_NO_CAPTURE(stream);
   if (simgpu::Capturing(stream)) {
     CUgraphNode n =
@@ -117,6 +117,7 @@ ENTRY(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
     stream->tail = {n};
     return CUDA_SUCCESS;
   }
+  a->is_freed = true;
   Op* op = Sim().NewOp(OpKind::kAction);
   op->action = FreeAction;
   op->action_b = p;

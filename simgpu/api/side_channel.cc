@@ -147,6 +147,13 @@ int simgpu_stats(int device, struct simgpu_stats* out) {
   return 0;
 }
 
+int simgpu_read_mostly(uint64_t address, uint64_t length) {
+  int value = 0;
+  return cuMemRangeGetAttribute(&value, sizeof value, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address, length) ==
+             CUDA_SUCCESS &&
+         value != 0;
+}
+
 uint64_t simgpu_resident_bytes(uint64_t address, uint64_t length) {
   if (!Ready(0)) return 0;
   simgpu::Simulator::Lock lock(Sim().mutex);

@@ -253,9 +253,11 @@ ENTRY(cuStreamAttachMemAsync, _ptsz, (CUstream s, CUdeviceptr p, size_t length, 
       (s, p, length, flags)) {
   BEGIN_UNSAFE(1000);
   NEED_STREAM(s);
-  (void)length;
-  (void)flags;
-  NEED_ARG(simgpu::FindAllocation(p) != nullptr);
+  const simgpu::Allocation* a = simgpu::FindAllocation(p);
+  NEED_ARG(a != nullptr && a->kind == simgpu::MemoryKind::kManaged && a->base == p &&
+           (length == 0 || length == a->requested));
+  NEED_ARG(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST || flags == CU_MEM_ATTACH_SINGLE);
+  NEED_ARG(flags != CU_MEM_ATTACH_SINGLE || !stream->sim->legacy);
   return CUDA_SUCCESS;
 }
 
@@ -317,65 +319,4 @@ ENTRY(cuStreamAddCallback, _ptsz, (CUstream s, CUstreamCallback fn, void* data, 
               },
               new OldCallback{fn, s, data}};
   return simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_HOST);
-}
-
-namespace {
-
-CUresult Value(simgpu::Call& call, CUstream stream, bool wait, bool wide, CUdeviceptr p, uint64_t value,
-               unsigned flags) {
-  NEED_ARG(p != 0 && p % (wide ? 8 : 4) == 0);
-  NEED_ARG(simgpu::FindAllocation(p) != nullptr || simgpu::IsPinned(p));
-  // Managed memory and that of pools is refused (H100, driver 580).
-  const simgpu::Allocation* a = simgpu::FindAllocation(p);
-  NEED_ARG(a == nullptr || (a->kind != simgpu::MemoryKind::kManaged && a->kind != simgpu::MemoryKind::kPool));
-  Op* op = Sim().NewOp(wait ? OpKind::kWaitValue : OpKind::kWriteValue);
-  op->value.address = p;
-  op->value.value = value;
-  op->value.flags = flags;
-  op->value.wide = wide;
-  CUgraphNode node = nullptr;
-  const CUresult r = simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &node);
-  if (node != nullptr) {
-    auto& said = node->value.writeValue;
-    said.operation = wait   ? wide ? CU_STREAM_MEM_OP_WAIT_VALUE_64 : CU_STREAM_MEM_OP_WAIT_VALUE_32
-                     : wide ? CU_STREAM_MEM_OP_WRITE_VALUE_64
-                            : CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    said.address = p;
-    said.value64 = value;
-    said.flags = flags;
-  }
-  return r;
-}
-
-}  // namespace
-
-#define VALUE_ENTRY(name, wait, wide, type)                                                               \
-  ENTRY(name, _ptsz, (CUstream s, CUdeviceptr p, type value, unsigned int flags), (s, p, value, flags)) { \
-    BEGIN(2000);                                                                                          \
-    NEED_STREAM(s);                                                                                       \
-    return Value(call, stream, wait, wide, p, value, flags);                                              \
-  }
-VALUE_ENTRY(cuStreamWaitValue32_v2, true, false, cuuint32_t)
-VALUE_ENTRY(cuStreamWaitValue64_v2, true, true, cuuint64_t)
-VALUE_ENTRY(cuStreamWriteValue32_v2, false, false, cuuint32_t)
-VALUE_ENTRY(cuStreamWriteValue64_v2, false, true, cuuint64_t)
-
-ENTRY(cuStreamBatchMemOp_v2, _ptsz, (CUstream s, unsigned int count, CUstreamBatchMemOpParams* ops, unsigned int flags),
-      (s, count, ops, flags)) {
-  BEGIN(2000);
-  NEED_ARG(count != 0 && count <= 256 && ops != nullptr && flags == 0);
-  NEED_STREAM(s);
-  for (unsigned i = 0; i < count; ++i) {
-    const auto& o = ops[i];
-    const auto type = o.operation;
-    if (type == CU_STREAM_MEM_OP_BARRIER || type == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES) continue;
-    const bool wait = type == CU_STREAM_MEM_OP_WAIT_VALUE_32 || type == CU_STREAM_MEM_OP_WAIT_VALUE_64;
-    const bool wide = type == CU_STREAM_MEM_OP_WAIT_VALUE_64 || type == CU_STREAM_MEM_OP_WRITE_VALUE_64;
-    NEED_ARG(wait || wide || type == CU_STREAM_MEM_OP_WRITE_VALUE_32);
-    const uint64_t value = wide ? o.waitValue.value64 : o.waitValue.value;
-    if (const CUresult r = Value(call, stream, wait, wide, o.waitValue.address, value, o.waitValue.flags);
-        r != CUDA_SUCCESS)
-      return r;
-  }
-  return CUDA_SUCCESS;
 }

@@ -23,8 +23,10 @@ struct Block {
   int32_t chunk = -1;
   uint32_t generation = 0;
   int16_t card = kHostCard;
-  int16_t preferred = -2;    // -2: none, -1: host, else a card
-  uint16_t accessed_by = 0;  // bit per card
+  int16_t preferred = -2;      // -2: none, -1: host, else a card
+  int16_t last_prefetch = -2;  // where a call sent it last; as above
+  uint16_t accessed_by = 0;    // bit per card
+  bool accessed_by_host = false;
   bool read_mostly = false;
   bool was_duplicated = false;  // had the advice before
   bool was_evicted = false;     // moved to the host since the last advice
@@ -47,6 +49,8 @@ struct Allocation {
   int card = 0;
   bool counted = true;        // against the card, by this object (mapped memory is counted by its handle)
   bool host_located = false;  // mapped memory on the host
+  bool sync_memops = false;   // as a call set it
+  bool is_freed = false;      // by a call in stream order that has not taken effect
   uint64_t buffer_id = 0;
   void* owner = nullptr;  // context, pool or handle, for the API
   std::vector<Block> blocks;

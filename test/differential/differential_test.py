@@ -52,6 +52,7 @@ class Runner:
             str(self.options.gpus),
             "--discard",
             "--green",
+            "--textures",
             *self.options.features,
         ]
 

@@ -33,7 +33,9 @@ constexpr Weight kWeights[] = {
     {OpKind::kSync, 4},          {OpKind::kCheck, 2},
     {OpKind::kAsk, 4},           {OpKind::kError, 2},
     {OpKind::kScratch, 3},       {OpKind::kSetNode, 2},
-    {OpKind::kBeside, 1},
+    {OpKind::kBeside, 1},        {OpKind::kImageCopy, 6},
+    {OpKind::kSample, 4},        {OpKind::kSlices, 3},
+    {OpKind::kValue, 3},
 };
 
 class Generator {
@@ -170,6 +172,21 @@ class Generator {
       case OpKind::kCopy2D:
         op.a = Block(false);
         op.b = Defined();
+        break;
+      case OpKind::kImageCopy:
+        op.a = OneOf(kMaxBlocks, [&](int i) { return world_.blocks[i].live && world_.blocks[i].kind == kInArray; });
+        op.b = Block(false);
+        break;
+      case OpKind::kSample:
+        op.a = Defined();
+        op.b = Block(false);
+        break;
+      case OpKind::kSlices:
+        op.a = Defined();
+        op.b = Defined();
+        break;
+      case OpKind::kValue:
+        op.a = Defined();
         break;
       case OpKind::kToDevice:
       case OpKind::kToHost:

@@ -19,6 +19,9 @@ const char kSimulatedImage[] =
     "update p0 0 p1\n"
     "kernel chase params 8,8,8 ns 6000 ns_per_kib 0.4\n"
     "update *p0 0 p1\n"
+    "kernel sample params 8,8,8,8 ns 6000 ns_per_kib 0.4\n"
+    "read t0 0 p2\n"
+    "write p1 0 p2\n"
     "global words 65536\n";
 
 // One loop over the words of a block: i = thread, thread + threads, ...; each kernel has its own body.
@@ -56,7 +59,7 @@ const char kPtxImage[] =
     "}\n";
 
 std::atomic<bool> g_marks[kMaxMarks];
-CUfunction g_functions[kMaxModules][3];
+CUfunction g_functions[kMaxModules][3], g_sample[kMaxModules];
 CUfunction g_kernels[3];  // of a library: of every context
 CUgraphNode g_nodes[kMaxGraphs];
 enum { kMixFunction, kUpdateFunction, kChaseFunction };
@@ -123,7 +126,7 @@ CUresult Load(int module) {
     const CUresult found = cuModuleGetFunction(&g_functions[module][i], m[module], names[i]);
     if (found != CUDA_SUCCESS) return found;
   }
-  return CUDA_SUCCESS;
+  return Simulated() ? cuModuleGetFunction(&g_sample[module], m[module], "sample") : CUDA_SUCCESS;
 }
 
 CUresult Global(int block, int module) {
@@ -147,6 +150,12 @@ CUresult Chase(int module, CUstream stream, CUdeviceptr table, size_t bytes, uin
   return Launch(module, kChaseFunction, stream, kPlain, values, 3);
 }
 
+CUresult Sample(int module, CUstream stream, CUtexObject texture, CUdeviceptr out, size_t bytes, uint64_t k) {
+  uint64_t values[] = {texture, out, bytes, k};
+  void* params[] = {&values[0], &values[1], &values[2], &values[3]};
+  return cuLaunchKernel(g_sample[module], kBlocks, 1, 1, kThreads, 1, 1, 0, stream, params, nullptr);
+}
+
 CUresult SetMark(int mark, CUstream stream) {
   g_marks[mark].store(false, std::memory_order_relaxed);
   return cuLaunchHostFunc(stream, Set, &g_marks[mark]);
@@ -161,15 +170,15 @@ CUresult WaitMark(int mark) {
   return CUDA_SUCCESS;
 }
 
-CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k) {
+CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k, int values) {
   CUgraph* const out = &g[graph];
   CUresult result = cuGraphCreate(out, 0);
   if (result != CUDA_SUCCESS) return result;
   CUcontext context = nullptr;
   result = cuCtxGetCurrent(&context);
   if (result != CUDA_SUCCESS) return result;
-  uint64_t values[] = {data, bytes, k};
-  void* params[] = {&values[0], &values[1], &values[2]};
+  uint64_t words[] = {data, bytes, k};
+  void* params[] = {&words[0], &words[1], &words[2]};
   const CUDA_KERNEL_NODE_PARAMS kernel = UpdateNode(module, params);
   CUgraphNode first = nullptr, second = nullptr, third = nullptr;
   result = cuGraphAddKernelNode(&first, *out, nullptr, 0, &kernel);
@@ -189,7 +198,17 @@ CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, s
   fill.value = static_cast<unsigned>(k);
   fill.width = bytes / 4 / 2 + 1;
   fill.height = 1;
-  return cuGraphAddMemsetNode(&third, *out, &second, 1, &fill, context);
+  result = cuGraphAddMemsetNode(&third, *out, &second, 1, &fill, context);
+  if (result != CUDA_SUCCESS || values == 0) return result;
+  std::vector<CUstreamBatchMemOpParams> list(static_cast<size_t>(values));
+  for (size_t i = 0; i < list.size(); ++i) {
+    list[i].writeValue.operation = i % 2 ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    list[i].writeValue.address = data + (i * 1048 + 8) % (bytes - 8) / 8 * 8;
+    list[i].writeValue.value64 = (k + i) * 0x100000001u;
+  }
+  const CUDA_BATCH_MEM_OP_NODE_PARAMS batch{context, static_cast<unsigned>(values), list.data(), 0};
+  CUgraphNode fourth = nullptr;
+  return cuGraphAddBatchMemOpNode(&fourth, *out, &third, 1, &batch);
 }
 CUresult SetNode(int graph, int module, CUdeviceptr data, size_t bytes, uint64_t k) {
   uint64_t values[] = {data, bytes, k};

@@ -388,8 +388,9 @@ CUresult CheckBudget() {
     struct simgpu_stats figures{};
     figures.size = sizeof figures;
     if (g_stats(device, &figures) != 0) continue;
-    // Idle, so that nothing is in flight; a kernel may have faulted in bytes beyond the budget.
-    if (figures.resident_bytes > budget + budget / 2 + (64 << 20)) {
+    // Idle, so that nothing is in flight; a kernel may have faulted in bytes beyond the budget. Memory of the other GPU
+    // that this one has used may lie here, within the other's budget.
+    if (figures.resident_bytes > budget * static_cast<uint64_t>(count) + budget / 2 + (64 << 20)) {
       Record("over budget: GPU %d holds %llu bytes", device, static_cast<unsigned long long>(figures.resident_bytes));
     }
   }

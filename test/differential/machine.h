@@ -30,6 +30,8 @@ extern CUgraph g[kMaxGraphs];
 extern CUgraphExec x[kMaxGraphs];
 extern CUmemoryPool pool[kMaxPools];
 extern CUmodule m[kMaxModules];
+extern CUarray arr[kMaxBlocks];  // of the block of the same number
+extern CUtexObject tex[kMaxBlocks];
 #if CUDA_VERSION >= 12040
 extern CUgreenCtx green[kMaxContexts];
 #endif
@@ -93,12 +95,30 @@ CUresult PollEvent(CUevent event);
 CUresult SetMark(int mark, CUstream stream);
 CUresult WaitMark(int mark);
 // A kernel node, a fill and a copy added to a graph by calls, each after the one before.
-CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k);
+// `values`: 0, or how many words the last node writes as a stream's values.
+CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k, int values);
 // Gives the kernel node of x[graph], made by BuildGraph(), another `k`.
 CUresult SetNode(int graph, int module, CUdeviceptr data, size_t bytes, uint64_t k);
 CUresult Instantiate(CUgraphExec* out, CUgraph graph);
 // Stops the update of an executable graph by the graph that it was made of.
 CUresult UpdateExec(CUgraphExec exec, CUgraph graph);
+
+// Arrays of words: `rows` rows of `width` bytes. Copies are of the first rows; memory holds them without a gap.
+enum ImageForm { kTwoDimensions, kTwoDimensionsNow, kThreeDimensions, kImageForms };
+CUresult MakeArray(CUarray* out, size_t width, size_t rows);
+CUresult ToArray(CUarray to, CUdeviceptr from, size_t width, size_t rows, CUstream stream, ImageForm form);
+CUresult FromArray(CUdeviceptr to, CUarray from, size_t width, size_t rows, CUstream stream, ImageForm form);
+CUresult BetweenArrays(CUarray to, CUarray from, size_t width, size_t rows, CUstream stream, ImageForm form);
+CUresult CheckArray(int block, size_t width, size_t rows);
+// Slices of `rows` rows, which are `to_rows` and `from_rows` rows apart.
+CUresult Copy3D(CUdeviceptr to, size_t to_rows, CUdeviceptr from, size_t from_rows, size_t width, size_t rows,
+                size_t slices, CUstream stream);
+// A texture over an array, or with a null one over memory.
+CUresult MakeTexture(CUtexObject* out, CUarray array, CUdeviceptr memory, size_t bytes);
+// out[i] = mix of the texture's words and k.
+CUresult Sample(int module, CUstream stream, CUtexObject texture, CUdeviceptr out, size_t bytes, uint64_t k);
+// The stream writes one word, or two by one call.
+CUresult WriteValues(CUdeviceptr at, uint32_t value, CUstream stream, bool batch);
 
 // Fills host memory with bytes that follow from `seed`.
 CUresult FillHost(void* memory, size_t bytes, uint64_t seed);
@@ -109,6 +129,8 @@ CUresult AskRange(CUdeviceptr block, size_t offset, size_t bytes);
 CUresult AskAttributes(int block, size_t offset);
 CUresult AskMemory();
 CUresult AskPool(CUmemoryPool one);
+CUresult AskManaged(CUdeviceptr block, size_t bytes, int gpus);
+CUresult AskPoolOf(CUdeviceptr at, CUmemoryPool expected);
 CUresult AskStream(CUstream stream);
 // Notes the result of a call that may fail.
 CUresult Note(CUresult result);

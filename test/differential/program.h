@@ -48,6 +48,10 @@ enum class OpKind {
   kToDevice,
   kToHost,
   kCopy2D,
+  kImageCopy,
+  kSample,
+  kSlices,
+  kValue,
   kPrefetch,
   kAdvise,
   kDiscard,
@@ -102,6 +106,7 @@ struct Target {
   int gpus = 1;
   bool green_contexts = false;
   bool discard = false;
+  bool textures = false;  // kernels that sample exist for the simulated GPU only
   // GPU memory that a program holds at most, in bytes.
   int64_t live_bytes = 256 << 20;
 };

@@ -41,6 +41,10 @@ bool World::Do(const Op& op) {
     case OpKind::kToDevice:
     case OpKind::kToHost:
     case OpKind::kCopy2D:
+    case OpKind::kImageCopy:
+    case OpKind::kSample:
+    case OpKind::kSlices:
+    case OpKind::kValue:
     case OpKind::kPrefetch:
     case OpKind::kAdvise:
     case OpKind::kDiscard:
@@ -244,7 +248,7 @@ bool World::OrderBlock(int stream, int block, bool write, int thread, Random& ra
 
 bool World::Reaches(int context, int block) const {
   const Block& one = blocks[block];
-  if (one.host) return false;
+  if (one.host || one.kind == kInArray) return false;
   return one.kind == kManagedMemory || contexts[one.context].family == contexts[context].family;
 }
 

@@ -21,6 +21,7 @@ enum BlockKind {
   kFromPool,
   kMapped,
   kGlobalOfModule,
+  kInArray,
   kBlockKinds
 };
 
@@ -44,6 +45,7 @@ struct Line {
 };
 struct Block {
   bool live = false, defined = false, host = false, table = false, registered = false;
+  bool texture = false;
   bool word = false;  // of values that streams write and wait for
   BlockKind kind = kAllocated;
   int context = -1, pool = -1, target = -1;
@@ -143,6 +145,10 @@ class World {
   bool Copy(const Op& op, Random& random);
   bool Fill(const Op& op, Random& random);
   bool HostCopy(const Op& op, Random& random);
+  bool ImageCopy(const Op& op, Random& random);
+  bool Sample(const Op& op, Random& random);
+  bool Slices(const Op& op, Random& random);
+  bool Value(const Op& op, Random& random);
   bool LaunchExec(const Op& op, Random& random);
   bool Check(int thread);
   bool Ask(const Op& op, Random& random);

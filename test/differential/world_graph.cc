@@ -56,7 +56,10 @@ bool World::DoGraph(const Op& op) {
       graph.node_block = op.b;
       graph.node_bytes = bytes;
       Use(op.thread, context);
-      Emit(kBuildGraph, op.thread, {op.a, context, op.b, op.c, bytes, random.Below(1 << 20)});
+      const int k = random.Below(1 << 20);
+      // The driver refuses values in managed memory and in that of pools.
+      const int values = blocks[op.b].kind == kAllocated && random.OneIn(2) ? 1 + random.Below(4) : 0;
+      Emit(kBuildGraph, op.thread, {op.a, context, op.b, op.c, bytes, k, values});
       return true;
     }
     case OpKind::kMakeExec:

@@ -195,8 +195,7 @@ bool World::EndContext(const Op& op, Random&) {
   const int context = op.a;
   if (!contexts[context].live || contexts[context].primary || !SyncFree(context)) return false;
   for (const Block& one : blocks) {
-    if (!one.live || one.context != context) continue;
-    if (one.kind == kStreamOrdered || one.kind == kFromPool || one.kind == kMapped || one.host) return false;
+    if (one.live && one.context == context && (one.kind == kMapped || one.host)) return false;
   }
   if (contexts[context].green) {
     // Its streams end first, idle; memory belongs to the primary context and stays.
@@ -221,6 +220,11 @@ bool World::EndContext(const Op& op, Random&) {
   Random same(2);
   for (int i = 0; i < kMaxBlocks; ++i) {
     if (blocks[i].live && blocks[i].context == context && !OrderBlock(-1, i, true, op.thread, same)) return false;
+  }
+  // Memory of pools is the device's, and stays.
+  for (Block& one : blocks) {
+    if (one.live && one.context == context && (one.kind == kStreamOrdered || one.kind == kFromPool))
+      one.context = contexts[context].device;
   }
   EndLines(context);
   if (contexts[context].green) {
@@ -250,6 +254,10 @@ bool World::Check(int thread) {
     const Block& block = blocks[i];
     if (!block.live || !block.defined || block.table) continue;
     if (!block.host) Use(thread, contexts[block.context].green ? contexts[block.context].family : block.context);
+    if (block.kind == kInArray) {
+      Emit(kCheckArray, thread, {i, block.pitch, block.rows});
+      continue;
+    }
     Emit(block.host ? kCheckHost : kCheckBlock, thread, {i, block.bytes});
   }
   Emit(kCheckBudget, thread, {});
@@ -305,8 +313,16 @@ bool World::Ask(const Op& op, Random& random) {
   const Block& block = blocks[op.b];
   Use(op.thread, block.context);
   const int64_t offset = random.Below(static_cast<int>(block.bytes));
-  if (block.kind == kGlobalOfModule || block.kind == kMapped) return false;
-  if (random.OneIn(2)) {
+  if (block.kind == kGlobalOfModule || block.kind == kMapped || block.kind == kInArray) return false;
+  if (random.OneIn(3)) {
+    if (block.kind == kManagedMemory) {
+      Emit(kAskManaged, op.thread, {op.b, block.bytes, target_.gpus});
+    } else if (block.kind == kFromPool) {
+      Emit(kAskPoolOf, op.thread, {op.b, offset, block.pool});
+    } else if (block.kind != kStreamOrdered) {
+      Emit(kAskNoPool, op.thread, {op.b, offset});
+    }
+  } else if (random.OneIn(2)) {
     Emit(kAskRange, op.thread, {op.b, offset, block.bytes});
   } else {
     Emit(kAskAttributes, op.thread, {op.b, offset});

@@ -79,9 +79,17 @@ bool World::MakeBlock(const Op& op, Random& random) {
         block.bytes = static_cast<int64_t>(kGlobalBytes);
         Emit(kGlobal, thread, {op.a, block.context});
         break;
+      case kInArray:
+        block.rows = 1 + random.Below(256);
+        block.pitch = 4 * (1 + random.Below(1024));
+        block.bytes = block.rows * block.pitch;
+        if (unmanaged_bytes + block.bytes > kMaxMapped) return false;
+        unmanaged_bytes += block.bytes;
+        Emit(kArray, thread, {op.a, block.pitch, block.rows});
+        break;
       default:
         Emit(kAlloc, thread, {op.a, block.bytes});
-        if (block.bytes <= 4096 && !contexts[block.context].green && LegacyFree(block.context) &&
+        if ((block.bytes <= 4096 || random.OneIn(4)) && !contexts[block.context].green && LegacyFree(block.context) &&
             SyncFree(block.context) && ValueWord(block.context) < 0) {
           Emit(kFillNow, thread, {op.a, 0, 0, block.bytes});
           Emit(kSyncContext, thread, {});
@@ -98,7 +106,7 @@ bool World::MakeBlock(const Op& op, Random& random) {
 
 void World::FreeBlock(int block) {
   if (!blocks[block].host) live_bytes -= blocks[block].bytes;
-  if (blocks[block].kind == kMapped) unmanaged_bytes -= blocks[block].bytes;
+  if (blocks[block].kind == kMapped || blocks[block].kind == kInArray) unmanaged_bytes -= blocks[block].bytes;
   blocks[block].live = false;
 }
 
@@ -124,7 +132,7 @@ bool World::EndBlock(const Op& op, Random& random) {
   }
   if (!Unsafe(op.thread)) return false;
   // cuMemFree waits for the work that uses the memory; the other ways do not.
-  const bool waits = !block.host && !ordered && block.kind != kMapped;
+  const bool waits = !block.host && !ordered && block.kind != kMapped && block.kind != kInArray && !block.texture;
   if (!waits && !OrderBlock(-1, op.a, true, op.thread, random)) return false;
   // It waits for its own GPU's work.
   std::vector<Stamp> uses = block.reads;
@@ -141,7 +149,10 @@ bool World::EndBlock(const Op& op, Random& random) {
   } else {
     // The address says whose memory it is: another context may be current.
     Use(op.thread, random.OneIn(4) ? random.Below(target_.gpus) : block.context);
-    if (block.kind == kMapped) {
+    if (block.texture) Emit(kEndTexture, op.thread, {op.a});
+    if (block.kind == kInArray) {
+      Emit(kEndArray, op.thread, {op.a});
+    } else if (block.kind == kMapped) {
       Emit(kUnmap, op.thread, {op.a, block.bytes});
     } else {
       Emit(kFree, op.thread, {op.a});
@@ -156,6 +167,10 @@ bool World::EndBlock(const Op& op, Random& random) {
 bool World::DoWork(const Op& op) {
   Random random(op.r);
   if (op.kind == OpKind::kRemap) return Remap(op, random);
+  if (op.kind == OpKind::kImageCopy) return ImageCopy(op, random);
+  if (op.kind == OpKind::kSample) return Sample(op, random);
+  if (op.kind == OpKind::kSlices) return Slices(op, random);
+  if (op.kind == OpKind::kValue) return Value(op, random);
   if (op.kind == OpKind::kHostFill) {
     if (!Live(op.a) || !blocks[op.a].host || !OrderBlock(-1, op.a, true, op.thread, random)) return false;
     Emit(kFillHost, op.thread, {op.a, blocks[op.a].bytes, random.Below(1000)});
@@ -302,96 +317,6 @@ bool World::Fill(const Op& op, Random& random) {
          : form == 1 ? kFill16
                      : kFill32,
          thread, {op.a, from, form == 0 ? value & 255 : value, length / unit, number});
-  }
-  return true;
-}
-
-bool World::Copy(const Op& op, Random& random) {
-  const int stream = StreamOf(op, random);
-  if (stream < 0 || !Live(op.a) || !Live(op.b) || op.a == op.b || blocks[op.a].host || blocks[op.b].host) return false;
-  const int thread = ThreadFor(stream, op.thread), number = streams[stream].number;
-  const bool captures = streams[stream].capture >= 0;
-  const Block &to = blocks[op.a], &from = blocks[op.b];
-  // Module globals and mapped memory are copied inside their own context.
-  for (const int block : {op.a, op.b}) {
-    const bool anywhere = blocks[block].kind != kMapped && blocks[block].kind != kGlobalOfModule &&
-                          blocks[block].kind != kFromPool && blocks[block].kind != kStreamOrdered;
-    if ((captures || !anywhere) && !Reaches(streams[stream].context, block)) return false;
-  }
-  if (op.kind == OpKind::kCopy2D) {
-    if (to.pitch == 0 || from.pitch == 0) return false;
-    const int64_t width = std::min(to.pitch, from.pitch) / (1 + random.Below(3)), rows = std::min(to.rows, from.rows);
-    const bool now = number == 0 && !captures && random.OneIn(2);
-    if (now && !Unsafe(thread)) return false;
-    const bool whole = width == to.pitch && rows == to.rows;
-    const int64_t to_pitch = to.pitch, from_pitch = from.pitch;
-    if (!Begin(op, stream, {{op.a, true, whole}, {op.b, false, false}}, random)) return false;
-    Emit(now ? kCopy2DNow : kCopy2D, thread, {op.a, to_pitch, op.b, from_pitch, width, rows, number});
-    return true;
-  }
-  const int64_t most = std::min(to.bytes, from.bytes);
-  const bool whole = !to.defined || random.OneIn(2);
-  if (whole && most != to.bytes && !to.defined) return false;
-  const int64_t length = whole ? most : 1 + random.Below(static_cast<int>(most));
-  const int64_t to_at = to.bytes == length ? 0 : random.Below(static_cast<int>(to.bytes - length));
-  const int64_t from_at = from.bytes == length ? 0 : random.Below(static_cast<int>(from.bytes - length));
-  const bool covers = length == to.bytes;
-  const int to_context = to.context, from_context = from.context;
-  int form = random.Below(captures ? 2 : 5);
-  if (form == 2 && (number != 0 || !Unsafe(thread))) form = 0;
-  if (form == 3 && (to_at != 0 || from_at != 0)) form = 0;
-  if (form == 4 && (!target_.discard || number <= 2 || contexts[to_context].device != contexts[from_context].device))
-    form = 0;
-  if (!Begin(op, stream, {{op.a, true, covers}, {op.b, false, false}}, random)) return false;
-  switch (form) {
-    case 1:
-      Emit(kCopyAny, thread, {op.a, to_at, op.b, from_at, length, number});
-      break;
-    case 2:
-      Emit(kCopyNow, thread, {op.a, to_at, op.b, from_at, length});
-      break;
-    case 3:
-      Emit(kCopyPeer, thread, {op.a, to_context, op.b, from_context, length, number});
-      break;
-    case 4:
-      Emit(kCopyBatch, thread, {op.a, to_at, op.b, from_at, length, number});
-      break;
-    default:
-      Emit(kCopy, thread, {op.a, to_at, op.b, from_at, length, number});
-      break;
-  }
-  return true;
-}
-
-bool World::HostCopy(const Op& op, Random& random) {
-  const int stream = StreamOf(op, random);
-  const bool in = op.kind == OpKind::kToDevice;
-  // a: device, b: host
-  if (stream < 0 || !Live(op.a) || !Live(op.b) || blocks[op.a].host || !blocks[op.b].host) return false;
-  if (!Reaches(streams[stream].context, op.a)) return false;
-  const Block &device = blocks[op.a], &host = blocks[op.b];
-  const int64_t most = std::min(device.bytes, host.bytes);
-  if (in && !device.defined && most != device.bytes) return false;
-  const int64_t length = !device.defined || random.OneIn(2) ? most : 1 + random.Below(static_cast<int>(most));
-  const int64_t at = device.bytes == length ? 0 : random.Below(static_cast<int>(device.bytes - length));
-  const int64_t host_at = host.bytes == length ? 0 : random.Below(static_cast<int>(host.bytes - length));
-  const int thread = ThreadFor(stream, op.thread), number = streams[stream].number;
-  const bool now = number == 0 && streams[stream].capture < 0 && random.OneIn(2);
-  if (now && !Unsafe(thread)) return false;
-  if (in) {
-    if (!Begin(op, stream, {{op.a, true, length == device.bytes}, {op.b, false, false}}, random)) return false;
-    if (now) {
-      Emit(kToDeviceNow, thread, {op.a, at, op.b, host_at, length});
-    } else {
-      Emit(kToDevice, thread, {op.a, at, op.b, host_at, length, number});
-    }
-  } else {
-    if (!Begin(op, stream, {{op.b, true, false}, {op.a, false, false}}, random)) return false;
-    if (now) {
-      Emit(kToHostNow, thread, {op.b, host_at, op.a, at, length});
-    } else {
-      Emit(kToHost, thread, {op.b, host_at, op.a, at, length, number});
-    }
   }
   return true;
 }

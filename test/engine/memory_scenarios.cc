@@ -370,6 +370,7 @@ SCENARIO(stream_values_in_device_memory) {
   list[0].writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_32, large + 16, {9}, 0, 0};
   list[1].writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_32, word + 16, {10}, 0, 0};
   OK(cuStreamBatchMemOp(s, 2, list, 0));
+  OK(cuStreamWaitValue32(s, large + 16, 9, CU_STREAM_WAIT_VALUE_EQ));
   OK(cuStreamSynchronize(s));
   uint32_t values[3] = {};
   uint64_t wide = 0;

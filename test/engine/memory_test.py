@@ -19,6 +19,16 @@ scenario("ends_with_its_context", of="unmanaged_memory_ends_with_its_context", e
 scenario("prefetched_by_the_program", of="prefetches_of_the_program_keep_the_budget")
 scenario("discards_of_the_program_under_pressure", pressed=512 * MIB)
 scenario("calls_that_need_managed_memory", pressed=256 * MIB, evicts=False)
+scenario("pools_know_their_memory", pressed=256 * MIB, evicts=False)
+scenario("calls_past_an_allocation", pressed=256 * MIB, evicts=False)
+scenario("batch_copies_to_discarded_memory", pressed=32 * MIB)
+scenario("freed_pointers_are_unknown", pressed=256 * MIB, evicts=False)
+scenario("sync_memops_are_remembered", pressed=256 * MIB, evicts=False)
+scenario("ranges_are_as_the_program_said", pressed=256 * MIB)
+scenario("ranges_beside_a_peer", profile="two-gpu", evicts=False)
+scenario("arrays_and_memory", pressed=256 * MIB)
+scenario("host_sides_in_managed_memory", pressed=256 * MIB)
+scenario("textures_and_surfaces", pressed=256 * MIB)
 # Words of small blocks are device memory even in a small budget.
 scenario("stream_values_in_device_memory", pressed=96 * MIB, evicts=False)
 

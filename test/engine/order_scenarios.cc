@@ -225,3 +225,166 @@ SCENARIO(values_written_by_a_stream) {
     OK(cuMemFree(next));
   }
 }
+
+namespace {
+
+// A consumer's stream waits for words that a producer's stream writes, in a block that is oversubscribed.
+struct ValuesInLargeBlock {
+  static constexpr uint64_t kBytes = 32 * kMiB, kOther = 800 * kMiB;
+  Card card;
+  CUstream consumer = card.Stream(), producer = card.Stream();
+  CUdeviceptr words = Alloc(64 * kMiB) + 5 * kMiB, data = Alloc(kBytes), result = Alloc(kBytes), other = Alloc(kOther);
+
+  ValuesInLargeBlock() {
+    OK(cuMemsetD8(words, 0, kMiB));
+    OK(cuMemsetD8(result, 0, kBytes));
+    Crowd();
+  }
+  void Crowd() {
+    card.Named(producer, {Write(other, kOther, 77)});
+    OK(cuStreamSynchronize(producer));
+  }
+  void Consume(const char* what) {
+    OK(cuMemcpyDtoDAsync(result, data, kBytes, consumer));
+    OK(cuStreamSynchronize(consumer));
+    PrintDigest(what, result, kBytes);
+  }
+  void Produce(uint64_t number) { card.Named(producer, {Write(data, kBytes, number)}, 5'000'000); }
+};
+
+}  // namespace
+
+SCENARIO(waits_for_values_in_large_blocks) {
+  ValuesInLargeBlock v;
+  for (uint32_t round = 1; round <= 3; ++round) {
+    OK(cuStreamWaitValue32(v.consumer, v.words, round, CU_STREAM_WAIT_VALUE_GEQ));
+    v.Produce(round);
+    OK(cuStreamWriteValue32(v.producer, v.words, round, 0));
+    v.Consume("at least");
+    v.Crowd();
+  }
+  OK(cuStreamWaitValue64(v.consumer, v.words + 64, (1ull << 40) + 1, CU_STREAM_WAIT_VALUE_EQ));
+  v.Produce(4);
+  OK(cuStreamWriteValue64(v.producer, v.words + 64, 1ull << 40, 0));
+  OK(cuStreamWriteValue64(v.producer, v.words + 64, (1ull << 40) + 1, 0));
+  v.Consume("equal");
+  v.Crowd();
+  OK(cuStreamWaitValue32(v.consumer, v.words + 128, 6, CU_STREAM_WAIT_VALUE_AND));
+  v.Produce(5);
+  OK(cuStreamWriteValue32(v.producer, v.words + 128, 9, 0));
+  OK(cuStreamWriteValue32(v.producer, v.words + 128, 4, 0));
+  v.Consume("and");
+  OK(cuMemsetD32Async(v.words + 192, 0xFFFFFFFFu, 1, v.producer));
+  OK(cuStreamSynchronize(v.producer));
+  OK(cuStreamWaitValue32(v.consumer, v.words + 192, 0xF, CU_STREAM_WAIT_VALUE_NOR));
+  v.Produce(6);
+  OK(cuStreamWriteValue32(v.producer, v.words + 192, 0xF0, 0));
+  v.Consume("nor");
+}
+
+// The word holds what the stream will wait for, until the stream itself has changed it.
+SCENARIO(waits_see_no_earlier_value) {
+  ValuesInLargeBlock v;
+  OK(cuMemsetD32(v.words, 5, 1));
+  v.Produce(1);
+  OK(cuStreamSynchronize(v.producer));
+  CUevent cleared = nullptr;
+  OK(cuEventCreate(&cleared, CU_EVENT_DISABLE_TIMING));
+  v.card.Named(v.consumer, {Update(v.result, ValuesInLargeBlock::kBytes, 1)}, 20'000'000);
+  OK(cuMemsetD32Async(v.words, 0, 1, v.consumer));
+  OK(cuEventRecord(cleared, v.consumer));
+  OK(cuStreamWaitValue32(v.consumer, v.words, 5, CU_STREAM_WAIT_VALUE_EQ));
+  OK(cuMemcpyDtoDAsync(v.result, v.data, ValuesInLargeBlock::kBytes, v.consumer));
+  OK(cuStreamWaitEvent(v.producer, cleared, 0));
+  v.Produce(2);
+  OK(cuStreamWriteValue32(v.producer, v.words, 5, 0));
+  OK(cuStreamSynchronize(v.consumer));
+  PrintDigest("behind the second value", v.result, ValuesInLargeBlock::kBytes);
+  // By one call of both kinds, in both directions.
+  CUstreamBatchMemOpParams ask[2]{}, answer[2]{};
+  ask[0].writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_32, v.words + 256, {1}, 0, 0};
+  ask[1].waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_32, v.words + 260, {1}, CU_STREAM_WAIT_VALUE_GEQ, 0};
+  answer[0].waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_32, v.words + 256, {1}, CU_STREAM_WAIT_VALUE_GEQ, 0};
+  answer[1].writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_32, v.words + 260, {1}, 0, 0};
+  OK(cuStreamBatchMemOp(v.consumer, 2, ask, 0));
+  v.Produce(3);
+  OK(cuStreamBatchMemOp(v.producer, 2, answer, 0));
+  v.Consume("asked and answered");
+}
+
+// The stream comes to its wait after an hour of work. Nothing asks the driver about that meanwhile.
+SCENARIO(wait_behind_an_hour_of_work) {
+  ValuesInLargeBlock v;
+  constexpr uint64_t kHour = 3'600'000'000'000;
+  v.card.Named(v.consumer, {Update(v.result, ValuesInLargeBlock::kBytes, 1)}, kHour);
+  OK(cuStreamWaitValue32(v.consumer, v.words, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  v.Produce(1);
+  OK(cuStreamWriteValue32(v.producer, v.words, 1, 0));
+  v.Consume("behind an hour");
+}
+
+// Words in oversubscribed and in small memory, by one node.
+SCENARIO(graphs_that_write_values) {
+  ValuesInLargeBlock v;
+  const CUdeviceptr small = Alloc(64);
+  OK(cuMemsetD8(small, 0, 64));
+  for (const bool is_general : {false, true}) {
+    CUstreamBatchMemOpParams list[4]{};
+    for (unsigned i = 0; i < 4; ++i) {
+      list[i].writeValue.operation = i == 1 ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+      list[i].writeValue.address = (i == 2 ? small : v.words + 4096 * i) + (is_general ? 16 : 0);
+      list[i].writeValue.value64 = 0x500000000 + i + 1;
+    }
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr, copy = nullptr;
+    OK(cuGraphCreate(&graph, 0));
+    if (is_general) {
+      CUgraphNodeParams params{};
+      params.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+      params.memOp = {v.card.context, 4, list, 0};
+      OK(cuGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
+    } else {
+      const CUDA_BATCH_MEM_OP_NODE_PARAMS params{v.card.context, 4, list, 0};
+      OK(cuGraphAddBatchMemOpNode(&node, graph, nullptr, 0, &params));
+    }
+    CUDA_MEMCPY3D moved{};
+    moved.srcMemoryType = moved.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    moved.srcDevice = v.words;
+    moved.dstDevice = v.result;
+    moved.WidthInBytes = kMiB;
+    moved.Height = moved.Depth = 1;
+    OK(cuGraphAddMemcpyNode(&copy, graph, &node, 1, &moved, v.card.context));
+    CUgraphExec exec = nullptr;
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < 3; ++i) {
+      OK(cuMemsetD8Async(v.words, 0, kMiB, v.consumer));
+      OK(cuGraphLaunch(exec, v.consumer));
+      OK(cuStreamSynchronize(v.consumer));
+      PrintDigest("result", v.result, kMiB);
+      PrintDigest("small", small, 64);
+      v.Crowd();
+    }
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+  }
+}
+
+// Many waits at a time, of streams of two threads; the words lie in one page.
+SCENARIO(many_waits_for_values) {
+  ValuesInLargeBlock v;
+  constexpr uint32_t kWaits = 700;  // more than one page of cells
+  std::vector<CUstream> streams;
+  for (int i = 0; i < 8; ++i) streams.push_back(v.card.Stream());
+  for (uint32_t i = 0; i < kWaits; ++i)
+    OK(cuStreamWaitValue32(streams[i % 8], v.words + 4 * i, i + 1, CU_STREAM_WAIT_VALUE_EQ));
+  std::thread other([&] {
+    OK(cuCtxSetCurrent(v.card.context));
+    for (uint32_t i = 0; i < kWaits; ++i) OK(cuStreamWriteValue32(v.producer, v.words + 4 * i, i + 1, 0));
+  });
+  other.join();
+  for (const CUstream one : streams) {
+    OK(cuStreamSynchronize(one));
+    OK(cuStreamDestroy(one));
+  }
+  std::puts("all over");
+}

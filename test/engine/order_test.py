@@ -27,6 +27,11 @@ scenario("streams_created_and_destroyed")
 scenario("unseen_access", of="access_that_no_parameter_shows", modes=ALL_MODES)
 scenario("written_before_pressure", modes=ALL_MODES)
 scenario("values_written_by_a_stream", evicts=False)
+scenario("waits_for_values_in_large_blocks")
+scenario("waits_see_no_earlier_value")
+scenario("wait_behind_an_hour_of_work")
+scenario("many_waits_for_values")
+scenario("graphs_that_write_values")
 scenario("no_wait_on_the_host", of="launching_thread_opens_the_gate")
 
 

@@ -23,13 +23,8 @@ CUstream g_stream;
 uint64_t g_left = 0;  // the left operand of the case
 std::vector<char> g_host(kBlock, 3);
 
-// Without the hook the memory is not managed, and the query fails.
-bool IsAdvised(CUdeviceptr at) {
-  int value = 0;
-  const CUresult result =
-      cuMemRangeGetAttribute(&value, sizeof value, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, at, 2 * kMiB);
-  return result == CUDA_SUCCESS && value != 0;
-}
+// Without the hook the memory is not managed, and has no advice.
+bool IsAdvised(CUdeviceptr at) { return simgpu_read_mostly(at, 2 * kMiB) != 0; }
 bool AreDuplicatesExpected() { return std::getenv("DUPLICATES") != nullptr; }
 CUdeviceptr At(uint64_t matrix) { return g_block + matrix * kMatrix; }
 CUdeviceptr Left() { return At(g_left); }

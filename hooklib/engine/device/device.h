@@ -104,6 +104,11 @@ struct Device final : memory::Timeline {
   // --- allocation (device_allocation.cc). `stream`: in whose order (cuMemAllocAsync, cuMemFreeAsync) ---
   CUresult Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
                     memory::StreamId stream = 0) SLUICE_TAKES_DEVICE_LOCK;
+  // The context that memory of a pool is taken in, for a stream of `owner`: it is the device's, and outlives `owner`.
+  // Where that is the primary context, the engine retains it until ReleasePrimary.
+  CUcontext PoolContext(CUcontext owner);
+  // Before the application releases or resets the primary context. `anyway`: also where memory of a pool is left there.
+  void ReleasePrimary(bool anyway) SLUICE_TAKES_DEVICE_LOCK;
   // Nothing: no allocation of the engine's, the driver's to free. Never waits where `stream` is given.
   std::optional<CUresult> Free(CUdeviceptr pointer, memory::StreamId stream = 0) SLUICE_TAKES_DEVICE_LOCK;
   // Gives arenas that are wholly free back to the driver. cuMemFree waits for the whole GPU: to be called where the
@@ -372,6 +377,8 @@ struct Device final : memory::Timeline {
   uint64_t woken_ns_ SLUICE_BY_DEVICE_LOCK = 0, woken_bytes_ SLUICE_BY_DEVICE_LOCK = 0;  // since then fetched
   uint64_t asked_to_wake_ns_ SLUICE_BY_DEVICE_LOCK = 0, launches_when_parked_ SLUICE_BY_DEVICE_LOCK = 0;
   uint64_t budget_before_park_ SLUICE_BY_DEVICE_LOCK = 0;
+  std::atomic<CUcontext> primary_{nullptr};   // as PoolContext saw it last
+  std::atomic<bool> retains_primary_{false};  // for memory of pools
 };
 
 }  // namespace sluice

@@ -9,6 +9,8 @@
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/host_limits.h"
+#include "hooklib/engine/device/pools.h"
+#include "hooklib/engine/device/range_notes.h"
 #include "hooklib/engine/execute/discards.h"
 #include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/observe/log.h"
@@ -251,6 +253,8 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId strea
     }
     if (allocation->app_managed || allocation->captured) residency.Pin(range, false);
   }
+  if (allocation->stream_ordered) ForgetServed(base);
+  if (allocation->app_managed) ForgetNotesOf(range);
   live.Remove(base);
   if (!is_unevictable) {
     allocated_bytes -= size;

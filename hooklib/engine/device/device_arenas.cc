@@ -7,6 +7,7 @@
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/execute/value_waits.h"
 #include "hooklib/engine/observe/log.h"
 
 namespace sluice {
@@ -33,6 +34,8 @@ void Device::TakeSurplusArenas(Context* context, bool all) {
 }
 
 void Device::ReturnArenas(bool only_idle) {
+  // The driver would wait for the whole GPU, and keep the thread that reads values out meanwhile.
+  if (value_waits::g_pending.load(std::memory_order_acquire) != 0) return;
   std::vector<FreeArena> taken, refused;
   {
     DeviceLock lock(mutex);

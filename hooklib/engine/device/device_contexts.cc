@@ -6,6 +6,8 @@
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/device/green_contexts.h"
+#include "hooklib/engine/device/pools.h"
+#include "hooklib/engine/device/range_notes.h"
 #include "hooklib/engine/execute/driver.h"
 
 namespace sluice {
@@ -101,13 +103,18 @@ void Device::DropContext(CUcontext handle) {
         allocated_bytes -= bytes;
         ReleaseContainer(bytes);
         advice_.erase(found);
+        if (allocation->stream_ordered) ForgetServed(found);
+        if (allocation->app_managed) ForgetNotesOf({found, bytes});
         live.Remove(found);
       }
       residency.RemoveArena({base, size});
       requested_bytes -= size;
     }
     for (const auto& [base, size] : context->unevictable_arenas) {
-      for (const memory::Va found : live.In({base, size})) live.Remove(found);
+      for (const memory::Va found : live.In({base, size})) {
+        ForgetServed(found);
+        live.Remove(found);
+      }
       residency.chunks().RemoveArena(base);
       ReleaseUnmanaged(size);
     }
@@ -187,6 +194,40 @@ CUcontext Device::MemoryContext(CUcontext current) {
   // The green context keeps the primary one alive.
   if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
   return primary;
+}
+
+CUcontext Device::PoolContext(CUcontext owner) {
+  // Without a primary context the memory stays in this one: a context that no program asked for takes GPU memory.
+  if (owner == primary_.load(std::memory_order_relaxed) && retains_primary_.load(std::memory_order_acquire))
+    return owner;
+  RelaxedCapture relaxed;
+  unsigned flags = 0;
+  int is_active = 0;
+  CUcontext primary = nullptr;
+  if (!g_real.cuDevicePrimaryCtxRelease_v2) return owner;
+  if (!IsGreenContext(owner) &&
+      (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &is_active) != CUDA_SUCCESS || !is_active))
+    return owner;
+  if (g_real.cuDevicePrimaryCtxRetain(&primary, ordinal) != CUDA_SUCCESS) return owner;
+  primary_.store(primary, std::memory_order_relaxed);
+  if (retains_primary_.exchange(true, std::memory_order_acq_rel)) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
+  return primary;
+}
+
+void Device::ReleasePrimary(bool anyway) {
+  const CUcontext primary = primary_.load(std::memory_order_relaxed);
+  if (!retains_primary_.load(std::memory_order_acquire)) return;
+  if (!anyway) {
+    if (AnyServedIn(primary)) return;
+    // Freed in the order of another context's stream, memory may still be in use.
+    DeviceLock lock(mutex);
+    RelaxedCapture relaxed;
+    ++poll_epoch;
+    for (const auto& stream : streams) {
+      if (stream->owner != primary && !IsOver(stream.get())) return;
+    }
+  }
+  if (retains_primary_.exchange(false, std::memory_order_acq_rel)) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
 }
 
 void Device::EndGreenContext(CUcontext handle) {

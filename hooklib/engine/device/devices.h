@@ -37,6 +37,9 @@ struct TrackedAddress {
   memory::Allocation allocation;
 };
 std::optional<TrackedAddress> FindTracked(CUdeviceptr pointer);
+// Whether the address is in an arena of the engine's, and in no allocation: freed, or never given out. The driver would
+// speak of the whole arena. Takes the device's lock where it may be so.
+bool IsFreeInArena(CUdeviceptr pointer);
 // False: the address is certainly in no arena of the engine's. Takes no lock.
 inline bool MayBeTracked(CUdeviceptr pointer) {
   for (const auto& device : Devices()) {

@@ -1,4 +1,4 @@
-// The device of a CUmemLocation.
+// CUmemLocation and the device that it names.
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_LOCATIONS_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_LOCATIONS_H_
 
@@ -17,6 +17,14 @@ inline std::optional<CUdevice> DeviceOf(const CUmemLocation& location) {
   unsigned char device = 0;  // `localized.deviceId`, the union's first byte
   std::memcpy(&device, &location.id, sizeof device);
   return device;
+}
+
+// The location that older calls name by a device's number, or CU_DEVICE_CPU.
+inline CUmemLocation LocationOf(CUdevice device) {
+  CUmemLocation location{};
+  location.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = device == CU_DEVICE_CPU ? 0 : device;
+  return location;
 }
 
 }  // namespace sluice

@@ -11,6 +11,12 @@ namespace sluice {
 struct PoolTraits {
   CUdevice device = -1;  // whose memory it is; -1: no device's
   bool is_served = false;
+  CUmemoryPool handle = nullptr;  // null: the device's default pool, or not known
+};
+
+// Bytes that the engine served from a pool. The driver's own counts do not hold them.
+struct PoolUse {
+  uint64_t current = 0, high = 0;
 };
 
 // All thread-safe. A pool that was never noted is not served.
@@ -23,6 +29,15 @@ PoolTraits FindPool(CUmemoryPool pool);
 // The pool that cuMemAllocAsync takes memory from on the device.
 void SetCurrentPool(CUdevice device, CUmemoryPool pool);
 PoolTraits CurrentPool(CUdevice device);  // the default pool, where the application set none
+
+// A block that was served from the pool, in memory of the context `home`, until ForgetServed. Its pool may be destroyed
+// before it.
+void NoteServed(CUdeviceptr block, uint64_t bytes, const PoolTraits& pool, CUcontext home);
+void ForgetServed(CUdeviceptr block);
+CUmemoryPool PoolOf(CUdeviceptr block);  // null: served from none
+bool AnyServedIn(CUcontext home);
+PoolUse UseOf(CUmemoryPool pool);
+void ResetHighUse(CUmemoryPool pool);
 
 }  // namespace sluice
 

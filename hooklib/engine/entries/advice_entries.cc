@@ -3,6 +3,8 @@
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/locations.h"
+#include "hooklib/engine/device/range_notes.h"
 #include "hooklib/engine/execute/work.h"
 
 namespace sluice {
@@ -12,17 +14,16 @@ namespace {
 template <typename Advise>
 CUresult Advised(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUmemLocation location, Advise advise) {
   const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
-  if (tracked && !tracked->allocation.app_managed) return CUDA_ERROR_INVALID_VALUE;  // as for cuMemAlloc's memory
+  // As for cuMemAlloc's memory, for memory that was freed, and for what lies behind an allocation.
+  if (tracked ? !tracked->allocation.app_managed || bytes > tracked->base + tracked->allocation.bytes - pointer
+              : IsFreeInArena(pointer))
+    return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = advise();
-  if (result == CUDA_SUCCESS && tracked) tracked->device->NoteAdvice({pointer, bytes}, advice, location);
+  if (result == CUDA_SUCCESS && tracked) {
+    tracked->device->NoteAdvice({pointer, bytes}, advice, location);
+    NoteAdviceOf({pointer, bytes}, {tracked->base, tracked->allocation.bytes}, advice, location);
+  }
   return result;
-}
-
-CUmemLocation LocationOf(CUdevice device) {
-  CUmemLocation location{};
-  location.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;
-  location.id = device == CU_DEVICE_CPU ? 0 : device;
-  return location;
 }
 
 // The driver attaches whole allocations only. Where the GPU and the CPU may use managed memory at the same time, which
@@ -30,6 +31,7 @@ CUmemLocation LocationOf(CUdevice device) {
 template <typename Attach>
 CUresult AttachTo(CUstream stream, bool per_thread, CUdeviceptr pointer, size_t bytes, unsigned flags, Attach attach) {
   const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
+  if (!tracked && IsFreeInArena(pointer)) return CUDA_ERROR_INVALID_VALUE;
   if (!tracked) return RunUnplanned(stream, per_thread, attach);
   const memory::Allocation& allocation = tracked->allocation;
   const bool is_whole = pointer == tracked->base && (bytes == 0 || bytes == allocation.bytes);

@@ -1,10 +1,14 @@
 // Copies and memsets: work whose extents are known exactly.
+#include <algorithm>
 #include <array>
 #include <atomic>
 
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/execute/copy_sides.h"
+#include "hooklib/engine/execute/stream_values.h"
+#include "hooklib/engine/execute/value_waits.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/trace_recording.h"
@@ -25,9 +29,6 @@ Extent FromHost(CUdeviceptr base, const void* host, size_t bytes) {
 }
 // The source of a copy or memset; kNone: not one range, or a source that the driver may refuse.
 enum class Source : uint8_t { kNone, kHost, kDevice, kValue };
-Extent Rows(CUdeviceptr base, size_t pitch, size_t width, size_t height) {
-  return {base, height ? pitch * (height - 1) + width : 0};
-}
 
 // Whether the destination, the first extent, is overwritten whole. Only if the driver will accept the call: a refused
 // one must leave the destination as it was.
@@ -97,17 +98,6 @@ void WriteValues(const CUstreamBatchMemOpParams* list, unsigned count) {
   ForEachWritten(list, count, [](CUdeviceptr at) { WriteOne(at, 8); });
 }
 
-// Device memory of the application that is managed memory here.
-bool IsManagedHere(CUdeviceptr at) {
-  if (!MayBeTracked(at)) return false;
-  const std::optional<TrackedAddress> block = FindTracked(at);
-  return block && !block->allocation.app_managed && !block->allocation.unevictable;
-}
-bool WritesManaged(const CUstreamBatchMemOpParams* list, unsigned count) {
-  bool found = false;
-  ForEachWritten(list, count, [&](CUdeviceptr at) { found |= IsManagedHere(at); });
-  return found;
-}
 // The high word first: a reader of a counter below 2^32 sees no other value.
 CUresult FillValue(CUstream stream, bool per_thread, CUdeviceptr at, uint64_t value, size_t bytes) {
   const auto fill = per_thread ? entry::cuMemsetD32Async_ptsz : entry::cuMemsetD32Async;
@@ -117,27 +107,38 @@ CUresult FillValue(CUstream stream, bool per_thread, CUdeviceptr at, uint64_t va
   }
   return fill(at, static_cast<unsigned>(value), 1, stream);
 }
+// A wait in managed memory. In a graph no call replaces it: it fails as the driver says, and the log says why.
+template <typename Real>
+CUresult AwaitValue(CUstream handle, bool per_thread, const value_waits::Awaited& awaited, Real real) {
+  const Stream* const stream = FindStream(handle, per_thread);
+  if (stream && awaited.address % (awaited.is_wide ? 8 : 4) == 0 && !IsCapturing(*stream)) {
+    const CUresult result =
+        RunUnplanned(handle, per_thread, [&] { return value_waits::Queue(*stream, handle, per_thread, awaited); });
+    if (result != CUDA_ERROR_NOT_SUPPORTED) return result;
+  }
+  const CUresult result = real();
+  if (result == CUDA_ERROR_INVALID_VALUE) LogWaitRefused();
+  return result;
+}
 template <typename Real>
 CUresult OneByOne(CUstream stream, bool per_thread, unsigned count, CUstreamBatchMemOpParams* list, Real real) {
   for (unsigned i = 0; i < count; ++i) {
     const CUstreamBatchMemOpParams& op = list[i];
-    const bool is_32 = op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    const bool is_write = is_32 || op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
-    const CUresult result = is_write && IsManagedHere(op.writeValue.address)
-                                ? FillValue(stream, per_thread, op.writeValue.address,
-                                            is_32 ? op.writeValue.value : op.writeValue.value64, is_32 ? 4 : 8)
-                                : real(1, &list[i]);
+    const bool is_32 =
+        op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    const uint64_t value = is_32 ? op.writeValue.value : op.writeValue.value64;
+    CUresult result;
+    if (!NamesManaged(op)) {
+      result = real(1, &list[i]);
+    } else if (IsWrite(op)) {
+      result = FillValue(stream, per_thread, op.writeValue.address, value, is_32 ? 4 : 8);
+    } else {
+      result = AwaitValue(stream, per_thread, {op.waitValue.address, value, op.waitValue.flags, !is_32},
+                          [&] { return real(1, &list[i]); });
+    }
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
-}
-void LogWaitRefused() {
-  static std::atomic<bool> logged{false};
-  if (logged.exchange(true)) return;
-  SLUICE_LOG(
-      kWarn,
-      "a stream waits for a value in memory that is oversubscribed, which the driver refuses: put the value into "
-      "an allocation of at most 4 KiB, or pinned host memory");
 }
 void WriteAnything() {
   for (const auto& device : Devices()) device->NoteUnknownWriter();
@@ -151,33 +152,6 @@ bool IsCaptured(CUstream handle, bool per_thread) {
 }
 
 Source ValueFor(CUdeviceptr to, size_t element) { return to % element ? Source::kNone : Source::kValue; }
-
-Extent Side2D(CUmemorytype type, CUdeviceptr device, size_t pitch, size_t x, size_t y, size_t width, size_t height) {
-  if (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) return {};
-  return Rows(device + y * pitch + x, pitch, width, height);
-}
-
-Extent Side3D(CUmemorytype type, CUdeviceptr device, size_t pitch, size_t rows, size_t x, size_t y, size_t z,
-              size_t width, size_t height, size_t depth) {
-  if (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) return {};
-  const size_t slice = pitch * (rows ? rows : height);
-  return {device + z * slice + y * pitch + x, depth && height ? slice * (depth - 1) + pitch * (height - 1) + width : 0};
-}
-
-std::array<Extent, 2> Sides(const CUDA_MEMCPY2D* c) {
-  if (!c) return {};
-  return {Side2D(c->dstMemoryType, c->dstDevice, c->dstPitch, c->dstXInBytes, c->dstY, c->WidthInBytes, c->Height),
-          Side2D(c->srcMemoryType, c->srcDevice, c->srcPitch, c->srcXInBytes, c->srcY, c->WidthInBytes, c->Height)};
-}
-
-template <typename Copy3D>
-std::array<Extent, 2> Sides3D(const Copy3D* c) {
-  if (!c) return {};
-  return {Side3D(c->dstMemoryType, c->dstDevice, c->dstPitch, c->dstHeight, c->dstXInBytes, c->dstY, c->dstZ,
-                 c->WidthInBytes, c->Height, c->Depth),
-          Side3D(c->srcMemoryType, c->srcDevice, c->srcPitch, c->srcHeight, c->srcXInBytes, c->srcY, c->srcZ,
-                 c->WidthInBytes, c->Height, c->Depth)};
-}
 
 }  // namespace
 
@@ -222,6 +196,15 @@ SLUICE_COPY_SYNC(cuMemcpyDtoA_v2, (CUarray dst, size_t offset, CUdeviceptr src, 
                  Extent{}, At(src, n))
 SLUICE_COPY_SYNC(cuMemcpyAtoD_v2, (CUdeviceptr dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n), kNone,
                  At(dst, n), Extent{})
+// The host's side may be the application's managed memory.
+SLUICE_COPY_SYNC(cuMemcpyHtoA_v2, (CUarray dst, size_t offset, const void* src, size_t n), (dst, offset, src, n), kNone,
+                 Extent{}, At(src, n))
+SLUICE_COPY_ASYNC(cuMemcpyHtoAAsync_v2, (CUarray dst, size_t offset, const void* src, size_t n, CUstream stream),
+                  (dst, offset, src, n, stream), kNone, Extent{}, At(src, n))
+SLUICE_COPY_SYNC(cuMemcpyAtoH_v2, (void* dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n), kNone,
+                 At(dst, n), Extent{})
+SLUICE_COPY_ASYNC(cuMemcpyAtoHAsync_v2, (void* dst, CUarray src, size_t offset, size_t n, CUstream stream),
+                  (dst, src, offset, n, stream), kNone, At(dst, n), Extent{})
 
 #define SLUICE_COPY_BOX(name, type, argument, sides, stream, flavour)                          \
   {                                                                                            \
@@ -309,34 +292,9 @@ SLUICE_SET_2D(cuMemsetD2D32, unsigned int, 4)
 #define SLUICE_COUNTED_ASYNC(name, parameters, arguments, writes)    \
   SLUICE_COUNTED(name, parameters, arguments, writes, stream, false) \
   SLUICE_COUNTED(name##_ptsz, parameters, arguments, writes, stream, true)
-SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync,
-                     (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs,
-                      size_t* idxs, size_t numAttrs, size_t* failIdx, CUstream stream),
-                     (dsts, srcs, sizes, count, attrs, idxs, numAttrs, failIdx, stream), WriteEach(dsts, sizes, count))
-SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync_v2,
-                     (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs,
-                      size_t* idxs, size_t numAttrs, CUstream stream),
-                     (dsts, srcs, sizes, count, attrs, idxs, numAttrs, stream), WriteEach(dsts, sizes, count))
-SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync,
-                     (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags,
-                      CUstream stream),
-                     (numOps, opList, failIdx, flags, stream), WriteAnything())
-SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync_v2,
-                     (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, CUstream stream),
-                     (numOps, opList, flags, stream), WriteAnything())
-SLUICE_COUNTED_ASYNC(cuMemcpy3DWithAttributesAsync,
-                     (CUDA_MEMCPY3D_BATCH_OP * operation, unsigned long long flags, CUstream stream),
-                     (operation, flags, stream), WriteAnything())
 SLUICE_COUNTED_ASYNC(cuFabricCpyBatchAsync,
                      (size_t count, CUDA_FABRIC_COPY_BATCH_OP* list, unsigned long long flags, CUstream stream),
                      (count, list, flags, stream), WriteAnything())
-SLUICE_COUNTED_ASYNC(cuMemcpyAtoHAsync_v2, (void* dst, CUarray src, size_t offset, size_t n, CUstream stream),
-                     (dst, src, offset, n, stream), (void)0)
-SLUICE_COUNTED_ASYNC(cuMemcpyHtoAAsync_v2, (CUarray dst, size_t offset, const void* src, size_t n, CUstream stream),
-                     (dst, offset, src, n, stream), (void)0)
-SLUICE_COUNTED_ASYNC(cuMemBatchDecompressAsync,
-                     (CUmemDecompressParams * list, size_t count, unsigned flags, size_t* failed, CUstream stream),
-                     (list, count, flags, failed, stream), WriteAnything())
 
 // Values that a stream writes itself: no range may be reused before, and a duplicate of the range ends. The driver
 // refuses them in managed memory, where a fill does the same.
@@ -354,14 +312,14 @@ SLUICE_WRITE_VALUE(cuStreamWriteValue32, cuuint32_t, 4)
 SLUICE_WRITE_VALUE(cuStreamWriteValue32_v2, cuuint32_t, 4)
 SLUICE_WRITE_VALUE(cuStreamWriteValue64, cuuint64_t, 8)
 SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
-#define SLUICE_BATCH_OF_VALUES_OF(name, flavour)                                                          \
-  CUresult name(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) {        \
-    const auto real = [&](unsigned n, CUstreamBatchMemOpParams* from) {                                   \
-      if (!IsCaptured(stream, flavour)) WriteValues(from, n);                                             \
-      return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone,                                   \
-                  [&] { return g_real.name(stream, n, from, flags); });                                   \
-    };                                                                                                    \
-    return WritesManaged(list, count) ? OneByOne(stream, flavour, count, list, real) : real(count, list); \
+#define SLUICE_BATCH_OF_VALUES_OF(name, flavour)                                                            \
+  CUresult name(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) {          \
+    const auto real = [&](unsigned n, CUstreamBatchMemOpParams* from) {                                     \
+      if (!IsCaptured(stream, flavour)) WriteValues(from, n);                                               \
+      return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone,                                     \
+                  [&] { return g_real.name(stream, n, from, flags); });                                     \
+    };                                                                                                      \
+    return AnyNamesManaged(list, count) ? OneByOne(stream, flavour, count, list, real) : real(count, list); \
   }
 #define SLUICE_BATCH_OF_VALUES(name)     \
   SLUICE_BATCH_OF_VALUES_OF(name, false) \
@@ -369,12 +327,13 @@ SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
 SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp)
 SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp_v2)
 
-// No call replaces a wait: it fails as the driver says, and the log says why.
-#define SLUICE_WAIT_VALUE_OF(name, type, flavour)                                                                 \
-  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                                    \
-    const CUresult result = RunUnplanned(stream, flavour, [&] { return g_real.name(stream, at, value, flags); }); \
-    if (result == CUDA_ERROR_INVALID_VALUE && IsManagedHere(at)) LogWaitRefused();                                \
-    return result;                                                                                                \
+#define SLUICE_WAIT_VALUE_OF(name, type, flavour)                                                  \
+  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                     \
+    const auto real = [&] {                                                                        \
+      return RunUnplanned(stream, flavour, [&] { return g_real.name(stream, at, value, flags); }); \
+    };                                                                                             \
+    if (!IsManagedHere(at)) return real();                                                         \
+    return AwaitValue(stream, flavour, {at, value, flags, sizeof(type) == 8}, real);               \
   }
 #define SLUICE_WAIT_VALUE(name, type)     \
   SLUICE_WAIT_VALUE_OF(name, type, false) \

@@ -8,6 +8,7 @@
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/entries/value_nodes.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
 #include "hooklib/engine/observe/graph_access.h"
@@ -133,6 +134,20 @@ CUresult NoteAddedNode(const CUgraphNode* node, const CUgraphNodeParams* params,
   return result;
 }
 
+template <typename Add>
+CUresult AddAnyNode(const CUgraphNode* node, CUgraphNodeParams* params, Add add) {
+  if (!params || params->type != CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) return NoteAddedNode(node, params, add(params));
+  const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& p = params->memOp;
+  return AddValues(
+      {p.ctx, p.count, p.paramArray, p.flags}, [&] { return add(params); },
+      [&](CUgraph child) {
+        CUgraphNodeParams as_child{};
+        as_child.type = CU_GRAPH_NODE_TYPE_GRAPH;
+        as_child.graph.graph = child;
+        return add(&as_child);
+      });
+}
+
 }  // namespace
 
 namespace entry {
@@ -218,15 +233,17 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode* n, CUgraph g, const CUgraphNode* 
   return result;
 }
 CUresult cuGraphAddNode(CUgraphNode* n, CUgraph g, const CUgraphNode* after, size_t count, CUgraphNodeParams* p) {
-  return NoteAddedNode(n, p, g_real.cuGraphAddNode(n, g, after, count, p));
+  return AddAnyNode(n, p, [&](CUgraphNodeParams* with) { return g_real.cuGraphAddNode(n, g, after, count, with); });
 }
 CUresult cuGraphAddNode_v2(CUgraphNode* n, CUgraph g, const CUgraphNode* after, const CUgraphEdgeData* edges,
                            size_t count, CUgraphNodeParams* p) {
-  return NoteAddedNode(n, p, g_real.cuGraphAddNode_v2(n, g, after, edges, count, p));
+  return AddAnyNode(n, p,
+                    [&](CUgraphNodeParams* with) { return g_real.cuGraphAddNode_v2(n, g, after, edges, count, with); });
 }
 CUresult cuGraphAddNode_v3(CUgraphNode* n, CUgraph g, const CUgraphNode* after, const CUgraphEdgeData* edges,
                            size_t count, CUgraphNodeParams* p) {
-  return NoteAddedNode(n, p, g_real.cuGraphAddNode_v3(n, g, after, edges, count, p));
+  return AddAnyNode(n, p,
+                    [&](CUgraphNodeParams* with) { return g_real.cuGraphAddNode_v3(n, g, after, edges, count, with); });
 }
 CUresult cuGraphDestroyNode(CUgraphNode n) {
   ForgetNode(n);

@@ -65,8 +65,11 @@ CUresult ServeFromPool(const void* caller, CUdeviceptr* pointer, uint64_t bytes,
   if (!pointer || bytes == 0 || IsCapturing(*stream)) return real();
   if (pool.is_served && pool.device == stream->device->ordinal) {
     // The engine allocates on the current device, which need not be the stream's.
-    const ContextScope scope(stream->owner);
-    return Serve(caller, pointer, bytes, real, stream);
+    const CUcontext home = stream->device->PoolContext(stream->owner);
+    const ContextScope scope(home);
+    const CUresult result = Serve(caller, pointer, bytes, real, stream);
+    if (result == CUDA_SUCCESS && MayBeTracked(*pointer)) NoteServed(*pointer, bytes, pool, home);
+    return result;
   }
   return AllocateUnmanaged(pool.device < 0 ? nullptr : DeviceByOrdinal(pool.device), bytes, pointer, true, real);
 }
@@ -155,6 +158,31 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   ForgetPool(pool);
   const CUresult result = g_real.cuMemPoolDestroy(pool);
   if (result != CUDA_SUCCESS) NotePool(pool, traits);
+  return result;
+}
+
+// The driver counts its own memory; the engine's is added. Freed memory is not kept for the pool, so what is reserved
+// is what is used.
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  const CUresult result = g_real.cuMemPoolGetAttribute(pool, attribute, value);
+  if (result != CUDA_SUCCESS) return result;
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      *static_cast<cuuint64_t*>(value) += UseOf(pool).current;
+      break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      *static_cast<cuuint64_t*>(value) += UseOf(pool).high;
+      break;
+    default:
+      break;
+  }
+  return result;
+}
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  const CUresult result = g_real.cuMemPoolSetAttribute(pool, attribute, value);
+  if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) ResetHighUse(pool);
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/locations.h"
+#include "hooklib/engine/device/range_notes.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/library_launches.h"
 
@@ -25,11 +26,13 @@ std::optional<TrackedAddress> BlockOf(CUdeviceptr pointer, size_t bytes) {
   return std::nullopt;
 }
 
-// As for memory of cuMemAlloc, which the driver neither prefetches nor discards.
-bool IsRefused(CUdeviceptr pointer) {
+// As for memory of cuMemAlloc, which the driver neither prefetches nor discards, and for ranges that reach past their
+// allocation: the arena's next bytes are another's.
+bool IsRefused(CUdeviceptr pointer, size_t bytes) {
   if (!MayBeTracked(pointer)) return false;
   const std::optional<TrackedAddress> block = FindTracked(pointer);
-  return block && !block->allocation.app_managed;
+  if (!block) return IsFreeInArena(pointer);
+  return !block->allocation.app_managed || bytes > block->base + block->allocation.bytes - pointer;
 }
 
 bool IsPlanned(const Stream* stream, int to) {
@@ -47,14 +50,23 @@ CUresult Plan(Stream* stream, CUdeviceptr pointer, size_t bytes) {
   return RunWork(work, [] { return CUDA_SUCCESS; });
 }
 
+void NotePrefetch(const TrackedAddress& block, CUdeviceptr pointer, size_t bytes, CUmemLocation to) {
+  NotePrefetchOf({pointer, bytes}, {block.base, block.allocation.bytes}, to);
+}
+
+// `is_known`: the call has no flags that this engine does not know.
 template <typename Issue>
-CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t bytes, int to, Issue issue) {
-  if (IsRefused(pointer)) return CUDA_ERROR_INVALID_VALUE;
-  Stream* const stream = MayBeTracked(pointer) ? FindStream(handle, per_thread) : nullptr;
+CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t bytes, CUmemLocation to, bool is_known,
+                  Issue issue) {
+  if (IsRefused(pointer, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  const std::optional<TrackedAddress> block = BlockOf(pointer, bytes);
   // The driver refuses wrong ranges itself.
-  const std::optional<TrackedAddress> block = IsPlanned(stream, to) ? BlockOf(pointer, bytes) : std::nullopt;
-  if (!block || block->device != stream->device) return RunUnplanned(handle, per_thread, issue);
-  return Plan(stream, pointer, bytes);
+  if (!block) return RunUnplanned(handle, per_thread, issue);
+  Stream* const stream = FindStream(handle, per_thread);
+  const bool is_planned = is_known && IsPlanned(stream, DeviceOf(to).value_or(-1)) && block->device == stream->device;
+  const CUresult result = is_planned ? Plan(stream, pointer, bytes) : RunUnplanned(handle, per_thread, issue);
+  if (result == CUDA_SUCCESS) NotePrefetch(*block, pointer, bytes, to);
+  return result;
 }
 
 // The ranges of a batch call, each with its location where the call has locations.
@@ -94,9 +106,9 @@ bool Split(const CUdeviceptr* pointers, const size_t* sizes, size_t count, unsig
   return !tracked->pointers.empty();
 }
 
-bool Refused(const CUdeviceptr* pointers, size_t count) {
+bool Refused(const CUdeviceptr* pointers, const size_t* sizes, size_t count) {
   for (size_t i = 0; pointers && i < count; ++i) {
-    if (IsRefused(pointers[i])) return true;
+    if (IsRefused(pointers[i], sizes ? sizes[i] : 0)) return true;
   }
   return false;
 }
@@ -126,7 +138,7 @@ CUresult PrefetchTracked(CUstream handle, bool per_thread, Batch& tracked) {
 template <typename Real>
 CUresult PrefetchBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, CUmemLocation* list, size_t* indices,
                        size_t locations_count, unsigned long long flags, CUstream handle, bool per_thread, Real real) {
-  if (Refused(pointers, count)) return CUDA_ERROR_INVALID_VALUE;
+  if (Refused(pointers, sizes, count)) return CUDA_ERROR_INVALID_VALUE;
   const Locations locations{list, indices, locations_count};
   Batch tracked, others;
   if (!Split(pointers, sizes, count, flags, &locations, &tracked, &others)) {
@@ -140,13 +152,18 @@ CUresult PrefetchBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, CUmem
     });
     if (result != CUDA_SUCCESS) return result;
   }
-  return PrefetchTracked(handle, per_thread, tracked);
+  const CUresult result = PrefetchTracked(handle, per_thread, tracked);
+  for (size_t i = 0; result == CUDA_SUCCESS && i < tracked.pointers.size(); ++i) {
+    if (const auto block = BlockOf(tracked.pointers[i], tracked.sizes[i]))
+      NotePrefetch(*block, tracked.pointers[i], tracked.sizes[i], tracked.locations[i]);
+  }
+  return result;
 }
 
 template <typename Real>
 CUresult DiscardBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, unsigned long long flags, CUstream handle,
                       bool per_thread, Real real) {
-  if (Refused(pointers, count)) return CUDA_ERROR_INVALID_VALUE;
+  if (Refused(pointers, sizes, count)) return CUDA_ERROR_INVALID_VALUE;
   Batch tracked, others;
   const bool is_legacy = handle == CU_STREAM_LEGACY || (handle == nullptr && !per_thread);
   if (is_legacy || !Split(pointers, sizes, count, flags, nullptr, &tracked, &others))
@@ -161,13 +178,14 @@ CUresult DiscardBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, unsign
 
 namespace entry {
 
-#define SLUICE_PREFETCH_TO_DEVICE(name, per_thread)                                                                   \
-  CUresult name(CUdeviceptr pointer, size_t bytes, CUdevice to, CUstream stream) {                                    \
-    return Prefetch(stream, per_thread, pointer, bytes, to, [&] { return g_real.name(pointer, bytes, to, stream); }); \
+#define SLUICE_PREFETCH_TO_DEVICE(name, per_thread)                                \
+  CUresult name(CUdeviceptr pointer, size_t bytes, CUdevice to, CUstream stream) { \
+    return Prefetch(stream, per_thread, pointer, bytes, LocationOf(to), true,      \
+                    [&] { return g_real.name(pointer, bytes, to, stream); });      \
   }
 #define SLUICE_PREFETCH_TO(name, per_thread)                                                            \
   CUresult name(CUdeviceptr pointer, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream) { \
-    return Prefetch(stream, per_thread, pointer, bytes, flags ? -1 : DeviceOf(to).value_or(-1),         \
+    return Prefetch(stream, per_thread, pointer, bytes, to, flags == 0,                                 \
                     [&] { return g_real.name(pointer, bytes, to, flags, stream); });                    \
   }
 SLUICE_PREFETCH_TO_DEVICE(cuMemPrefetchAsync, false)

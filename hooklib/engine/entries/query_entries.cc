@@ -5,6 +5,7 @@
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/pools.h"
 #include "hooklib/engine/device/virtual_memory.h"
 #include "hooklib/engine/engine.h"
 
@@ -83,14 +84,14 @@ std::optional<CUresult> Answer(const TrackedAddress& tracked, CUpointer_attribut
       return put(0u);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       if (app_managed) return std::nullopt;
-      return put(0u);  // the driver's answer for managed memory is 1
+      return put(static_cast<unsigned>(tracked.allocation.sync_memops));  // the driver's, of managed memory, is 1
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       if (!tracked.allocation.stream_ordered) return std::nullopt;
       return put(static_cast<CUcontext>(nullptr));  // it belongs to its pool
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return put(static_cast<unsigned long long>(0));
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return put(static_cast<CUmemoryPool>(nullptr));
+      return put(tracked.allocation.stream_ordered ? PoolOf(tracked.base) : nullptr);
     default:
       return std::nullopt;
   }
@@ -152,14 +153,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr pointer) {
   const auto tracked = FindTracked(pointer);
   if (!tracked) {
-    if (virtual_memory::IsUnmapped(pointer)) return CUDA_ERROR_NOT_FOUND;
-    if (MayBeTracked(pointer)) {
-      // Inside an arena, but freed or never handed out: the driver would name the whole arena.
-      for (const auto& device : Devices()) {
-        DeviceLock lock(device->mutex);
-        if (device->residency.chunks().InArena(pointer)) return CUDA_ERROR_NOT_FOUND;
-      }
-    }
+    if (virtual_memory::IsUnmapped(pointer) || IsFreeInArena(pointer)) return CUDA_ERROR_NOT_FOUND;
     return g_real.cuMemGetAddressRange_v2(base, bytes, pointer);
   }
   const memory::Extent block = BlockOf(*tracked, pointer);
@@ -179,14 +173,32 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   if (data) {
     if (const auto tracked = FindTracked(pointer)) {
       if (const auto answer = Answer(*tracked, attribute, pointer, data)) return *answer;
-    } else if (virtual_memory::IsUnmapped(pointer)) {
+    } else if (virtual_memory::IsUnmapped(pointer) || IsFreeInArena(pointer)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
   return g_real.cuPointerGetAttribute(data, attribute, pointer);
 }
 
+// Synchronous operations on managed memory, which tracked memory is, always synchronise: only the answer is to change.
+CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
+  if (!tracked && IsFreeInArena(pointer)) return CUDA_ERROR_INVALID_VALUE;
+  if (!tracked || tracked->allocation.app_managed) return g_real.cuPointerSetAttribute(value, attribute, pointer);
+  if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+  unsigned set = 0;
+  std::memcpy(&set, value, sizeof set);
+  DeviceLock lock(tracked->device->mutex);
+  memory::Va base = 0;
+  if (memory::Allocation* const allocation = tracked->device->live.Find(pointer, &base))
+    allocation->sync_memops = set != 0;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr pointer) {
+  // As of a pointer that the driver never gave out.
+  constexpr CUdeviceptr kUnknown = 1;
+  if (IsFreeInArena(pointer)) return g_real.cuPointerGetAttributes(count, attributes, data, kUnknown);
   const CUresult result = g_real.cuPointerGetAttributes(count, attributes, data, pointer);
   if (result != CUDA_SUCCESS || !attributes || !data) return result;
   const auto tracked = FindTracked(pointer);

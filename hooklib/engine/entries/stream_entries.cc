@@ -11,6 +11,7 @@
 #include "hooklib/engine/device/green_contexts.h"
 #include "hooklib/engine/device/unmanaged.h"
 #include "hooklib/engine/device/virtual_memory.h"
+#include "hooklib/engine/execute/value_waits.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
 #include "hooklib/engine/observe/library_launches.h"
@@ -140,6 +141,7 @@ void ContextEnds(CUcontext context) {
 void ContextGone(CUcontext context) {
   ForgetCapturesOf(context);
   ForgetUnmanagedOf(context);
+  value_waits::ForgetContext(context);
   virtual_memory::ForgetReservationsOf(context);
   for (const auto& device : Devices()) device->DropContext(context);
 }
@@ -168,7 +170,8 @@ int CountRetained(CUdevice ordinal, int change) {
 template <typename Destroy>
 CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   CUcontext context = nullptr;
-  if (DeviceByOrdinal(ordinal)) {
+  if (Device* const device = DeviceByOrdinal(ordinal)) {
+    device->ReleasePrimary(reset);
     // Retaining the primary context shows which of the device's contexts it is.
     unsigned flags = 0;
     int active = 0;

@@ -1,5 +1,6 @@
 #include "hooklib/engine/execute/work.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "hooklib/dispatch/engine_hooks.h"
@@ -7,6 +8,7 @@
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/execute/discards.h"
 #include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/execute/value_waits.h"
 #include "hooklib/engine/observe/log.h"
 
 namespace sluice {
@@ -86,7 +88,9 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
   CountPlannedLaunch(device, work.known);
   // Counted when the driver has it (End): an event set meanwhile is in front of it and must not count as behind it.
   const uint64_t seq = stream_->seq.load(std::memory_order_acquire) + 1;
-  const size_t overwritten = work.overwritten && IsOrderKnown(stream_) ? work.overwritten : 0;
+  const bool is_awaited = std::any_of(work.exact.end() - static_cast<std::ptrdiff_t>(work.overwritten),
+                                      work.exact.end(), value_waits::MayBeAwaitedIn);
+  const size_t overwritten = work.overwritten && !is_awaited && IsOrderKnown(stream_) ? work.overwritten : 0;
   device->memory_factor.UpdateCeiling();
   device->CountFaults();
   device->fault_watch.NoteNarrowed(work, set);

@@ -5,6 +5,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/locations.h"
+#include "hooklib/engine/execute/copy_sides.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
 #include "hooklib/engine/observe/library_launches.h"
@@ -75,14 +76,13 @@ void GraphAccess::AddRows(CUdeviceptr base, size_t pitch, size_t width, size_t h
 
 void GraphAccess::AddCopy(CUgraphNode node, const CUDA_MEMCPY3D& c) {
   BeginNode(node);
-  const size_t rows = c.Height * (c.Depth ? c.Depth : 1);
-  const auto at = [](CUdeviceptr base, size_t pitch, size_t height, size_t x, size_t y, size_t z) {
-    return base + x + (y + z * height) * pitch;
-  };
-  AddRows(at(c.dstDevice, c.dstPitch, c.dstHeight, c.dstXInBytes, c.dstY, c.dstZ), c.dstPitch, c.WidthInBytes, rows,
-          true);
-  AddRows(at(c.srcDevice, c.srcPitch, c.srcHeight, c.srcXInBytes, c.srcY, c.srcZ), c.srcPitch, c.WidthInBytes, rows,
-          false);
+  // A node of a copy of fewer dimensions may leave the others out.
+  CUDA_MEMCPY3D copy = c;
+  copy.Height = std::max<size_t>(copy.Height, 1);
+  copy.Depth = std::max<size_t>(copy.Depth, 1);
+  const auto [to, from] = Sides3D(&copy);
+  AddRows(to.base, to.bytes, to.bytes, 1, true);
+  AddRows(from.base, from.bytes, from.bytes, 1, false);
 }
 
 void GraphAccess::AddMemset(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& s) {

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import struct
 import sys
 import threading
 import time
@@ -198,16 +199,40 @@ def peers():
     )
 
 
+def own_address(name):
+    """The address of a function of the loaded libcuda itself: dlsym would give the hook's."""
+    with open("/proc/self/maps") as maps:
+        base, path = next(
+            (int(line.split("-")[0], 16), line.split()[5])
+            for line in maps
+            if "libcuda.so" in line and line.split()[2] == "00000000"
+        )
+    with open(path, "rb") as file:
+        elf = file.read()
+    offset, count = struct.unpack_from("<Q", elf, 40)[0], struct.unpack_from("<H", elf, 60)[0]
+    sections = [struct.unpack_from("<IIQQQQIIQQ", elf, offset + 64 * i) for i in range(count)]
+    symbols = next(s for s in sections if s[1] == 11)  # SHT_DYNSYM
+    names = sections[symbols[6]][4]
+    for at in range(symbols[4], symbols[4] + symbols[5], 24):
+        text, _, _, _, value, _ = struct.unpack_from("<IBBHQQ", elf, at)
+        begin = names + text
+        if value and elf[begin : elf.index(b"\0", begin)] == name.encode():
+            return base + value
+    raise LookupError(f"{path} has no {name}")
+
+
 def advised(tensor, owner):
     """Whether all of a managed tensor is preferred on its own GPU and mapped by the other."""
-    driver = ctypes.CDLL("libcuda.so.1")
+    ask = ctypes.CFUNCTYPE(
+        ctypes.c_int, *[ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64, ctypes.c_size_t]
+    )(own_address("cuMemRangeGetAttribute"))
     where, mapped = ctypes.c_int(), (ctypes.c_int * 2)()
-    start, size = ctypes.c_ulonglong(tensor.data_ptr()), ctypes.c_size_t(tensor.numel() * tensor.element_size())
+    start, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
     preferred_location, accessed_by = 2, 3
     return (
-        driver.cuMemRangeGetAttribute(ctypes.byref(where), ctypes.c_size_t(4), preferred_location, start, size) == 0
+        ask(ctypes.addressof(where), 4, preferred_location, start, size) == 0
         and where.value == owner
-        and driver.cuMemRangeGetAttribute(mapped, ctypes.c_size_t(8), accessed_by, start, size) == 0
+        and ask(ctypes.addressof(mapped), 8, accessed_by, start, size) == 0
         and 1 - owner in mapped
     )
 

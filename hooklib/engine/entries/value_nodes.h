@@ -1,0 +1,18 @@
+// Nodes of graphs that write values.
+#ifndef SLUICE_HOOKLIB_ENGINE_ENTRIES_VALUE_NODES_H_
+#define SLUICE_HOOKLIB_ENGINE_ENTRIES_VALUE_NODES_H_
+
+#include <functional>
+
+#include "hooklib/dispatch/cuda_api.h"
+
+namespace sluice {
+
+// Adds a node for the values: by `real`, the driver's call for them, or by `add_child` a graph that does the same.
+// Thread-safe. An error is the driver's.
+CUresult AddValues(const CUDA_BATCH_MEM_OP_NODE_PARAMS& p, const std::function<CUresult()>& real,
+                   const std::function<CUresult(CUgraph)>& add_child);
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_ENGINE_ENTRIES_VALUE_NODES_H_
