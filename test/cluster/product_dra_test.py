@@ -266,6 +266,29 @@ class Claims(unittest.TestCase):
         self.assertIn("agent.sock", self.inside("second", "ls", "/opt/sluice/run"))
         self.nodes_pod_is_ready()
 
+    def test_power_cut(self):
+        self.create(claim_template("kept", "10Gi", "10"))
+        pod = with_claim(p.idle_pod("survivor", {}), "kept")
+        pod["spec"]["restartPolicy"] = "Always"
+        p.apply(pod, SPACE)
+        self.runs("survivor")
+        before = [a["id"] for a in self.held()]
+        p.run(p.CLUSTER, "down", "--crash")
+        for path in CDI.glob("sluice.dev-*.json"):  # /var/run is empty after a boot
+            path.unlink()
+        p.run(p.CLUSTER, "up")
+        p.kubectl("wait", "--for=condition=Ready", f"node/{os.environ['CLUSTER_NODE']}", "--timeout=90s")
+
+        def again():
+            status = p.get("-n", SPACE, "pod", "survivor")["status"]
+            return status["containerStatuses"][0]["restartCount"] > 0 and p.phase("survivor", SPACE) == "Running"
+
+        p.wait(180, "the pod to run again", again)
+        self.nodes_pod_is_ready()
+        self.assertEqual([a["id"] for a in self.held()], before)
+        self.assertEqual(self.nodes_inside("survivor"), 1)
+        self.assertIn("agent.sock", self.inside("survivor", "ls", "/opt/sluice/run"))
+
     def test_many_claims(self):
         """Claims of random sizes come and go, ten at a time; the driver, or kubelet, is killed after each fifty."""
         chance = random.Random(int(os.environ.get("SEED", "1")))
