@@ -121,8 +121,8 @@ std::string StatusText(const v1::Status& status) {
     }
     const double request = a.gpus().empty() ? 0 : a.gpus(0).compute_request();
     const double compute_limit = a.gpus().empty() ? 0 : a.gpus(0).compute_limit();
-    table.Add({a.id(), a.pod().empty() && a.claim().empty() ? a.container() : NameOf(a), a.hook_state(), std::to_string(units),
-               percent == 0 ? "-" : Percent(percent / 100.0), Bytes(guaranteed), Bytes(budget),
+    table.Add({a.id(), a.pod().empty() && a.claim().empty() ? a.container() : NameOf(a), a.hook_state(),
+               std::to_string(units), percent == 0 ? "-" : Percent(percent / 100.0), Bytes(guaranteed), Bytes(budget),
                Bytes(s.resident_bytes() + s.unmanaged_bytes()), Bytes(s.live_bytes() + s.unmanaged_bytes()),
                Bytes(s.touched_bytes()), Peak(a), Bytes(limit), Percent(request), Percent(compute_limit),
                std::to_string(a.processes_size())});

@@ -27,8 +27,8 @@ int BeginProgram(const char* name, const Config& config, const std::string& deta
 // destroy objects that a thread inside a hanging driver call still uses.
 int EndProgram(const absl::Status& status, bool stuck);
 
-// Drops the pages of code that the start needed (common/startup_pages.h), once: two seconds after the program registered
-// for the first time. One thread.
+// Drops the pages of code that the start needed (common/startup_pages.h), once: two seconds after the program
+// registered for the first time. One thread.
 class StartupMemory {
  public:
   void Step(bool registered);

@@ -108,9 +108,9 @@ class Runner {
   Row RunPolicy(const std::string& name, const std::string& policy_name, const std::vector<TracePod>& pods) {
     const bool whole = name != policy_name;
     const RequestMix mix = MixOfPods(pods);
-    const std::unique_ptr<PlacementPolicy> policy = Need(policy_name.starts_with(kClaims)
-                                                             ? MakeClaimPolicy(policy_name, mix, kTraceUnitsPerCard)
-                                                             : MakePolicy(policy_name, mix, kTraceUnitsPerCard));
+    const std::unique_ptr<PlacementPolicy> policy =
+        Need(policy_name.starts_with(kClaims) ? MakeClaimPolicy(policy_name, mix, kTraceUnitsPerCard)
+                                              : MakePolicy(policy_name, mix, kTraceUnitsPerCard));
     Row row{.name = name};
     for (int i = 0; i < options_.seeds; ++i) {
       const std::vector<TracePod> requested = Arrivals(nodes_, pods_, options_.until, options_.first_seed + i);

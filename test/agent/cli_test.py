@@ -4,7 +4,6 @@
 cli_test.py BIN_DIR TEST_DIR [name...]
 """
 
-import json
 import os
 import shutil
 import signal
@@ -203,28 +202,6 @@ def two_gpus(a):
     assert out.stdout.strip() == UUID % 1
     r = a.cli("run", "--fraction", "3", "--", "true", check=False)
     assert r.returncode == 125 and r.stderr == "sluice: 3 GPUs are requested, this node has 2\n", r
-
-
-@test()
-def claims_are_shown_by_their_names(a):
-    def claimed(id, pod, claim):
-        made = {"uid": id, "name": claim}
-        gpus = [{"uuid": UUID % 0, "units": 10}]
-        text = {"version": 1, "id": id, "gpus": gpus, "settings": {}, "pod": pod, "namespace": "ns", "claim": made}
-        (a.dir / "alloc" / id).mkdir(parents=True)
-        (a.dir / "alloc" / id / ".tmp").write_text(json.dumps(text))
-        (a.dir / "alloc" / id / ".tmp").rename(a.dir / "alloc" / id / "allocation.json")
-        wait_for("socket of " + id, lambda: (a.dir / "alloc" / id / "agent.sock").exists())
-
-    claimed("claim-1", "p", "train-gpu-x7")
-    claimed("claim-2", "", "shared")  # of several pods
-    claimed("claim-3", "q", 5)  # no name
-    a.allocate("plain", 10)
-    assert [x["claim"] for x in a.status()["allocations"]] == ["train-gpu-x7", "shared", "", ""], a.status()
-    for view in (("top", "--once"), ("status",)):
-        text = a.cli(*view).stdout
-        for name in ("ns/p (claim train-gpu-x7)", "ns/claim shared", "ns/q", "ns/p-plain/c"):
-            assert any(f"{name}  " in line for line in text.splitlines()), (view, name, text)
 
 
 @test()

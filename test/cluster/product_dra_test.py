@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """sluice through Dynamic Resource Allocation on the real control plane: helm install, claims, restarts, many claims.
 
-It needs Kubernetes 1.36 or newer: SLUICE_CLUSTER_KUBERNETES=1.37. CLAIMS (default 60) is the number of claims of the long run,
-in which the driver and kubelet are killed.
+It needs Kubernetes 1.36 or newer: SLUICE_CLUSTER_KUBERNETES=1.37. CLAIMS (default 60) is the number of claims of the
+long run, in which driver and kubelet are killed.
 """
 
 import collections
@@ -70,7 +70,9 @@ def with_claim(pod, template):
 
 def unscheduled(name):
     conditions = p.get("-n", SPACE, "pod", name)["status"].get("conditions", [])
-    return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), "")
+    return next(
+        (c.get("message", "") for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), ""
+    )
 
 
 def driver_processes():
@@ -170,7 +172,9 @@ class Claims(unittest.TestCase):
                 if file in NO_SUCH_ATTRIBUTE:
                     said = p.wait(60, "the scheduler's sentence", lambda pod=pods[0]: unscheduled(pod))
                     self.assertIn("cannot allocate all claims", said)
-                    p.kubectl("-n", SPACE, "delete", "pods,resourceclaimtemplates", "--all", "--force", "--grace-period=0")
+                    p.kubectl(
+                        "-n", SPACE, "delete", "pods,resourceclaimtemplates", "--all", "--force", "--grace-period=0"
+                    )
                     constraints = manifests[0]["spec"]["spec"]["devices"]["constraints"]
                     constraints[:] = [c for c in constraints if "matchAttribute" not in c]
                     self.create(*manifests)
@@ -219,7 +223,9 @@ class Claims(unittest.TestCase):
         claim = p.get("-n", SPACE, "resourceclaims")["items"][0]["metadata"]["name"]
         self.assertEqual([a["claim"] for a in self.held()], [claim])
         for view in ("top", "status"):
-            lines = [x for x in p.plugin(view, *(("--once",) if view == "top" else ())).stdout.splitlines() if claim in x]
+            lines = [
+                x for x in p.plugin(view, *(("--once",) if view == "top" else ())).stdout.splitlines() if claim in x
+            ]
             self.assertEqual(len(lines), 1, view)
             self.assertIn(f"{SPACE}/seen", lines[0])
 
@@ -354,6 +360,8 @@ if __name__ == "__main__":
     p.require()
     minor = int(json.loads(p.kubectl("version", "-o", "json"))["serverVersion"]["minor"].rstrip("+"))
     if minor < 36:
-        print(f"SKIPPED: Kubernetes 1.{minor} has no consumable capacity; SLUICE_CLUSTER_KUBERNETES=1.37", file=sys.stderr)
+        print(
+            f"SKIPPED: Kubernetes 1.{minor} has no consumable capacity; SLUICE_CLUSTER_KUBERNETES=1.37", file=sys.stderr
+        )
         sys.exit(p.SKIP)
     unittest.main()
