@@ -77,6 +77,8 @@ bool ParseAllocation(const std::string& text, AllocationSpec* spec, std::string*
   spec->pod = Text(object, "pod");
   spec->ns = Text(object, "namespace");
   spec->container = Text(object, "container");
+  if (const auto claim = object.find("claim"); claim != object.end() && claim->is_object())
+    spec->claim = Text(*claim, "name");
   const auto tied = object.find("tied");
   spec->tied = tied != object.end() && tied->is_boolean() && tied->get<bool>();
   const auto owner = object.find("owner");

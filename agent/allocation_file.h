@@ -22,6 +22,7 @@ struct AllocationSpec {
   std::vector<GpuUnits> gpus;
   settings::Settings settings;
   std::string pod, ns, container;
+  std::string claim;                 // name of the ResourceClaim, in `ns`; empty: the device plugin made it
   std::vector<std::string> devices;  // kubelet's ids; empty: not made by kubelet
   // Made for the `sluice run` with process id `owner`. An agent that finds the folder at its start removes it once that
   // process has ended and no process is attached.

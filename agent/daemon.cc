@@ -21,8 +21,8 @@
 #include "agent/attestation.h"
 #include "agent/config_watch.h"
 #include "agent/log.h"
-#include "agent/startup_pages.h"
 #include "common/log/log.h"
+#include "common/startup_pages.h"
 #ifdef SLUICE_HAVE_KUBERNETES
 #include "agent/kubernetes/kubernetes.h"
 #include "agent/metrics_endpoint.h"

@@ -51,6 +51,7 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
   out.pod = a.pod ? a.pod->pod : a.spec.pod;
   out.ns = a.pod ? a.pod->ns : a.spec.ns;
   out.container = a.pod ? a.pod->container : a.spec.container;
+  out.claim = a.spec.claim;
   out.settings = settings::Format(a.effective);
   out.ended = a.ended;
   if (const auto source = sources_.find(a.spec.id); source != sources_.end()) {

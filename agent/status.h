@@ -49,7 +49,7 @@ struct ParkStatus {
 };
 
 struct AllocationStatus {
-  std::string id, pod, ns, container, hook_state;
+  std::string id, pod, ns, container, claim, hook_state;
   std::string hook_reason;  // why the hook is not attached, or unproven; else empty
   std::string held;         // opportunistic: the reason why its launches wait; else empty
   ParkStatus park;

@@ -29,6 +29,7 @@ void Put(const AllocationStatus& a, v1::AllocationStatus* to) {
   to->set_pod(a.pod);
   to->set_namespace_(a.ns);
   to->set_container(a.container);
+  to->set_claim(a.claim);
   to->set_hook_state(a.hook_state);
   to->set_hook_reason(a.hook_reason);
   to->set_held(a.held);

@@ -22,9 +22,12 @@ v1::Counters SumOf(const v1::AllocationStatus& a) {
   return sum;
 }
 
+// A claim that several pods share is named without a pod.
 std::string NameOf(const v1::AllocationStatus& a) {
-  if (!a.pod().empty()) return a.namespace_() + "/" + a.pod() + (a.container().empty() ? "" : "/" + a.container());
-  return a.id();
+  const std::string claim = a.claim().empty() ? "" : "claim " + a.claim();
+  if (a.pod().empty()) return claim.empty() ? a.id() : a.namespace_() + "/" + claim;
+  return a.namespace_() + "/" + a.pod() + (a.container().empty() ? "" : "/" + a.container()) +
+         (claim.empty() ? "" : " (" + claim + ")");
 }
 
 // Opportunistic containers whose launches wait, a line each.
@@ -118,8 +121,8 @@ std::string StatusText(const v1::Status& status) {
     }
     const double request = a.gpus().empty() ? 0 : a.gpus(0).compute_request();
     const double compute_limit = a.gpus().empty() ? 0 : a.gpus(0).compute_limit();
-    table.Add({a.id(), a.pod().empty() ? a.container() : NameOf(a), a.hook_state(), std::to_string(units),
-               percent == 0 ? "-" : Percent(percent / 100.0), Bytes(guaranteed), Bytes(budget),
+    table.Add({a.id(), a.pod().empty() && a.claim().empty() ? a.container() : NameOf(a), a.hook_state(),
+               std::to_string(units), percent == 0 ? "-" : Percent(percent / 100.0), Bytes(guaranteed), Bytes(budget),
                Bytes(s.resident_bytes() + s.unmanaged_bytes()), Bytes(s.live_bytes() + s.unmanaged_bytes()),
                Bytes(s.touched_bytes()), Peak(a), Bytes(limit), Percent(request), Percent(compute_limit),
                std::to_string(a.processes_size())});

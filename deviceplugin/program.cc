@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/log/log.h"
+#include "common/startup_pages.h"
 #include "deviceplugin/host/files.h"
 #include "deviceplugin/text.h"
 #include "sluice/version.h"
@@ -52,6 +53,15 @@ int EndProgram(const absl::Status& status, bool stuck) {
   if (!status.ok()) Log(LogLevel::kError, "cannot run", {{"why", std::string(status.message())}});
   if (stuck) _exit(status.ok() ? 0 : 1);
   return status.ok() ? 0 : 1;
+}
+
+void StartupMemory::Step(bool registered) {
+  if (is_dropped_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (!registered_at_ && registered) registered_at_ = now;
+  if (!registered_at_ || now < *registered_at_ + std::chrono::seconds(2)) return;
+  DropStartupPages();
+  is_dropped_ = true;
 }
 
 ConfigFile::ConfigFile(std::string program, std::string path)

@@ -2,6 +2,7 @@
 #ifndef SLUICE_DEVICEPLUGIN_PROGRAM_H_
 #define SLUICE_DEVICEPLUGIN_PROGRAM_H_
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -25,6 +26,17 @@ int BeginProgram(const char* name, const Config& config, const std::string& deta
 // The exit status of a program whose work has ended. With `stuck` NVML calls it does not return: exit handlers would
 // destroy objects that a thread inside a hanging driver call still uses.
 int EndProgram(const absl::Status& status, bool stuck);
+
+// Drops the pages of code that the start needed (common/startup_pages.h), once: two seconds after the program
+// registered for the first time. One thread.
+class StartupMemory {
+ public:
+  void Step(bool registered);
+
+ private:
+  std::optional<std::chrono::steady_clock::time_point> registered_at_;
+  bool is_dropped_ = false;
+};
 
 // A configuration file that may change while the program runs. One thread.
 class ConfigFile {

@@ -44,6 +44,9 @@ struct Node {
   int units_per_card = 100;
   std::vector<Card> cards;
   std::string model;  // GPU model, from a node label or annotation
+  // Capacities, for policies that score as kube-scheduler does; 0: not known. The simulator alone fills them.
+  std::int64_t cpu_milli = 0;
+  std::int64_t memory_mib = 0;
 
   int FreeUnits() const {
     int sum = 0;

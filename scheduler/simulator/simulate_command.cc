@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "common/command_line.h"
 #include "scheduler/placement/placement_policy.h"
+#include "scheduler/simulator/claim_policies.h"
 #include "scheduler/simulator/generator.h"
 #include "scheduler/simulator/simulation.h"
 #include "scheduler/simulator/svg.h"
@@ -21,6 +22,7 @@ namespace sluice::scheduler {
 namespace {
 
 constexpr const char* kWithoutFractions = "whole cards only";
+constexpr const char* kClaims = "claims";
 
 struct Options {
   std::string nodes_file;
@@ -80,6 +82,7 @@ class Runner {
     }
     std::vector<std::string> policies = {options_.policy};
     if (options_.policy == "all") policies = PolicyNames();
+    if (options_.policy == kClaims) policies = ClaimPolicyNames();
     std::vector<Row> rows;
     rows.reserve(policies.size() + 1);
     for (const std::string& policy : policies) rows.push_back(RunPolicy(policy, policy, pods_));
@@ -105,7 +108,9 @@ class Runner {
   Row RunPolicy(const std::string& name, const std::string& policy_name, const std::vector<TracePod>& pods) {
     const bool whole = name != policy_name;
     const RequestMix mix = MixOfPods(pods);
-    const std::unique_ptr<PlacementPolicy> policy = Need(MakePolicy(policy_name, mix, kTraceUnitsPerCard));
+    const std::unique_ptr<PlacementPolicy> policy =
+        Need(policy_name.starts_with(kClaims) ? MakeClaimPolicy(policy_name, mix, kTraceUnitsPerCard)
+                                              : MakePolicy(policy_name, mix, kTraceUnitsPerCard));
     Row row{.name = name};
     for (int i = 0; i < options_.seeds; ++i) {
       const std::vector<TracePod> requested = Arrivals(nodes_, pods_, options_.until, options_.first_seed + i);
@@ -129,12 +134,12 @@ class Runner {
     std::printf("%zu nodes, %d GPUs, %zu pods; until %.0f %% requested, %d seed%s from %llu\n", nodes_.size(), Cards(),
                 pods_.size(), options_.until * 100, options_.seeds, options_.seeds == 1 ? "" : "s",
                 static_cast<unsigned long long>(options_.first_seed));
-    constexpr const char* kHead = "%-18s %18s %14s %12s %12s %8s %8s %8s\n";
+    constexpr const char* kHead = "%-25s %18s %14s %12s %12s %8s %8s %8s\n";
     std::printf(kHead, "policy", "allocated at", "allocated at", "requested by", "unusable at", "pods", "pods",
                 "seconds");
     std::printf(kHead, "", "100 % requested, %", "the end, %", "placed, %", "the end, %", "placed", "dropped", "a run");
     for (const Row& row : rows) {
-      std::printf("%-18s %18.2f %14.2f %12.2f %12.2f %8.0f %8.0f %8.2f\n", row.name.c_str(), row.at_full, row.at_end,
+      std::printf("%-25s %18.2f %14.2f %12.2f %12.2f %8.0f %8.0f %8.2f\n", row.name.c_str(), row.at_full, row.at_end,
                   row.used, row.fragment, row.placed, row.dropped, row.seconds);
     }
     std::printf(
@@ -165,7 +170,12 @@ void AddSimulateCommand(CLI::App& app) {
       ->check(CLI::Range(1, 1'000'000));
   std::vector<std::string> policies = sluice::scheduler::PolicyNames();
   policies.insert(policies.begin(), "all");
-  command->add_option("--policy", options->policy, "one policy; all by default")->check(CLI::IsMember(policies));
+  policies.emplace_back("claims");
+  for (const std::string& name : sluice::scheduler::ClaimPolicyNames()) policies.push_back(name);
+  command
+      ->add_option("--policy", options->policy,
+                   "one policy; all: each of the extender's (the default); claims: kube-scheduler with ResourceClaims")
+      ->check(CLI::IsMember(policies));
   command
       ->add_option("--until", options->until,
                    "repeat pods until their GPU requests sum to this multiple of the cluster")

@@ -72,6 +72,10 @@ std::vector<TracePod> Arrivals(const std::vector<Node>& nodes, const std::vector
 
 Outcome Simulate(std::vector<Node> nodes, const std::vector<TracePod>& arrivals, const PlacementPolicy& policy,
                  const RequestMix& mix, const SimulationOptions& options) {
+  for (Node& node : nodes) {  // idle, so that the free amounts are the capacities
+    node.cpu_milli = node.cpu_milli_free;
+    node.memory_mib = node.memory_mib_free;
+  }
   std::map<TracePod, std::size_t> shapes;
   for (const TracePod& pod : arrivals) shapes.emplace(pod, shapes.size());
   Ratings ratings(nodes, shapes.size(), policy);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Working sets and the sizes that containers need: top, status, doctor, metrics.
+"""Working sets, the sizes that containers need, and claims: top, status, doctor, metrics.
 
 size_test.py BIN_DIR TEST_DIR [name...]
 """
@@ -7,7 +7,7 @@ size_test.py BIN_DIR TEST_DIR [name...]
 import json
 import re
 
-from agent_rig import GIB, metrics_port, read_metrics, run, test, wait_for
+from agent_rig import GIB, UUID, metrics_port, read_metrics, run, test, wait_for
 
 
 @test(config="sizing: {startup_s: 3}\nmetrics: {listen: '127.0.0.1:0'}\n")
@@ -77,6 +77,28 @@ def the_size_that_a_container_needs_is_named(a):
         ("fraction_needed_ratio", 0.11),
     ):
         assert re.search(rf'^sluice_{name}{{[^}}]*pod="p-large"[^}}]*}} {value}$', metrics, re.M), (name, metrics)
+
+
+@test()
+def claims_are_shown_by_their_names(a):
+    def claimed(id, pod, claim):
+        made = {"uid": id, "name": claim}
+        gpus = [{"uuid": UUID % 0, "units": 10}]
+        text = {"version": 1, "id": id, "gpus": gpus, "settings": {}, "pod": pod, "namespace": "ns", "claim": made}
+        (a.dir / "alloc" / id).mkdir(parents=True)
+        (a.dir / "alloc" / id / ".tmp").write_text(json.dumps(text))
+        (a.dir / "alloc" / id / ".tmp").rename(a.dir / "alloc" / id / "allocation.json")
+        wait_for("socket of " + id, lambda: (a.dir / "alloc" / id / "agent.sock").exists())
+
+    claimed("claim-1", "p", "train-gpu-x7")
+    claimed("claim-2", "", "shared")  # of several pods
+    claimed("claim-3", "q", 5)  # no name
+    a.allocate("plain", 10)
+    assert [x["claim"] for x in a.status()["allocations"]] == ["train-gpu-x7", "shared", "", ""], a.status()
+    for view in (("top", "--once"), ("status",)):
+        text = a.cli(*view).stdout
+        for name in ("ns/p (claim train-gpu-x7)", "ns/claim shared", "ns/q", "ns/p-plain/c"):
+            assert any(f"{name}  " in line for line in text.splitlines()), (view, name, text)
 
 
 if __name__ == "__main__":

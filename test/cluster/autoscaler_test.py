@@ -99,11 +99,10 @@ class Autoscaler(unittest.TestCase):
 
     @classmethod
     def program(cls, name, command, more):
-        log = open(pathlib.Path(cls.folder.name) / f"{name}.log", "w")
         # Its parent's death ends it too.
-        return subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *map(str, command)], env={**os.environ, **more}, stdout=log, stderr=log
-        )
+        bound = ["setpriv", "--pdeathsig", "KILL", *map(str, command)]
+        with open(pathlib.Path(cls.folder.name) / f"{name}.log", "w") as log:
+            return subprocess.Popen(bound, env={**os.environ, **more}, stdout=log, stderr=log)
 
     @classmethod
     def tearDownClass(cls):

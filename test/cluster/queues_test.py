@@ -7,6 +7,7 @@ are those of docs/operate/queues.md.
 
 import os
 import re
+import time
 import unittest
 
 import product as p
@@ -105,10 +106,10 @@ class Queues(unittest.TestCase):
         """Kueue has admitted so many workloads, and it stays so."""
         state = lambda: (*(len(x) for x in q.workloads(SPACE)), q.used())
         p.wait(60, f"{admitted} admitted and {waiting} waiting", lambda: state() == (admitted, waiting, units))
-        end = p.time.monotonic() + 3
-        while p.time.monotonic() < end:
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
             self.assertEqual(state(), (admitted, waiting, units))
-            p.time.sleep(0.5)
+            time.sleep(0.5)
 
     def job(self, fraction, **spec):
         job = local(example("Job")[-1])
@@ -146,13 +147,13 @@ class Queues(unittest.TestCase):
         # The control run: the webhook makes the difference. The API server follows its configuration within a second.
         self.install("--set-json", "webhook.queued=[]")
         try:
-            p.time.sleep(3)
+            time.sleep(3)
             names = [self.job("0.5") for _ in range(3)]
             self.holds(3, 0, 0)
             self.assertEqual(template_units(p.get("-n", SPACE, names[0])["spec"]["template"]), (None, None))
         finally:
             self.install()
-            p.time.sleep(3)
+            time.sleep(3)
 
     def test_a_jobset_is_admitted_whole_or_not_at_all(self):
         jobset = local(example("JobSet")[-1])

@@ -42,6 +42,15 @@ TEST_CASE("the driver registers with kubelet and publishes the node's cards") {
   CHECK(slice["spec"]["devices"][0]["attributes"]["uuid"]["string"] == "GPU-0");
 }
 
+TEST_CASE("the driver drops the code pages that only its start needed, and works on") {
+  DraRig rig(1);
+  rig.Start();
+  const long at_start = rig.driver.ResidentFileKiB();
+  CHECK(rig.Await([&] { return rig.driver.ResidentFileKiB() < at_start * 2 / 3; }));
+  rig.api.PutClaim(MakeClaim({"a", "u-1", {"gpu-0"}, "1Gi", "1"}));
+  CHECK(rig.Prepare({{"a", "u-1"}}).claims().at("u-1").error().empty());
+}
+
 // Each device of the slice with the value of its taint, if any.
 Strings Tainted(const DraRig& rig) {
   Strings out;

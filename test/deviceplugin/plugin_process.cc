@@ -56,6 +56,14 @@ void PluginProcess::Configure(const std::string& yaml) {
   if (!WriteFileAtomically(Path("config.yaml"), text, Durable::kNo).ok()) throw std::runtime_error("config.yaml");
 }
 
+long PluginProcess::ResidentFileKiB() const {
+  std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssFile:")) return std::stol(line.substr(8));
+  }
+  throw std::runtime_error("no RssFile of process " + std::to_string(pid_));
+}
+
 void PluginProcess::WriteCards(const std::string& lines) {
   if (!WriteFileAtomically(Path("nvml"), lines, Durable::kNo).ok()) throw std::runtime_error("nvml");
 }

@@ -39,6 +39,8 @@ class PluginProcess {
   int Wait();
   bool Running();
   pid_t pid() const { return pid_; }
+  // Resident bytes of files that are mapped: its code, mostly.
+  long ResidentFileKiB() const;
 
   // Replaces the fake NVML's file, atomically.
   void WriteCards(const std::string& lines);

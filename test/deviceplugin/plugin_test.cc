@@ -37,6 +37,12 @@ TEST_CASE("the plugin registers, lists device ids with their NUMA node, and repo
   CHECK_FALSE(fs::exists(rig.kubelet.plugin_dir() + "/sluice.sock"));
 }
 
+TEST_CASE("the plugin drops the code pages that only its start needed") {
+  Rig rig(1, "");
+  const long at_start = rig.plugin.ResidentFileKiB();
+  CHECK(rig.kubelet.Await([&] { return rig.plugin.ResidentFileKiB() < at_start * 2 / 3; }));
+}
+
 TEST_CASE("the plugin registers again after restarts of either side") {
   Rig rig(1, "");
   SECTION("kubelet restarts: folder emptied, new socket") {

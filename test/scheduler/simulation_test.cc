@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "scheduler/simulator/claim_policies.h"
 #include "scheduler/simulator/generator.h"
 #include "scheduler/simulator/svg.h"
 
@@ -14,7 +15,8 @@ namespace {
 double AllocatedAtFull(const std::vector<Node>& nodes, const std::vector<TracePod>& pods, const std::string& name,
                        int seeds) {
   const RequestMix mix = MixOfPods(pods);
-  const auto policy = *MakePolicy(name, mix, kTraceUnitsPerCard);
+  const auto policy = name.starts_with("claims-") ? *MakeClaimPolicy(name, mix, kTraceUnitsPerCard)
+                                                  : *MakePolicy(name, mix, kTraceUnitsPerCard);
   double sum = 0;
   for (int seed = 42; seed < 42 + seeds; ++seed) {
     sum += Simulate(nodes, Arrivals(nodes, pods, 1.3, seed), *policy, mix).allocated_at_full;
@@ -46,6 +48,31 @@ TEST_CASE("generated data: the policies rank as on the published trace") {
   CHECK(spread < best_fit);
   CHECK(best_fit < fgd);
   CHECK(fgd < look_ahead);
+}
+
+TEST_CASE("claims: the first card that fits, or the first of those with least room; nodes by CPU and memory") {
+  Node node{.cpu_milli_free = 60, .memory_mib_free = 60, .units_per_card = 100, .cards = {{100}, {30}, {50}}};
+  node.cpu_milli = node.memory_mib = 100;
+  const Request request{.cards = 1, .units = 20, .cpu_milli = 20, .memory_mib = 20};
+  const auto placed = [&](const std::string& name) { return *Place(node, request, **MakeClaimPolicy(name, {}, 100)); };
+  CHECK(placed("claims-spread-fixed").cards == CardSet{0});
+  CHECK(placed("claims-spread-fullest").cards == CardSet{1});
+  CHECK(placed("claims-look-ahead-fixed").cards == CardSet{0});
+  // 60 of 100 are used then: LeastAllocated 40, MostAllocated 60, and 100 for equal shares.
+  CHECK(placed("claims-spread-fixed").score == 140);
+  CHECK(placed("claims-binpack-fixed").score == 160);
+  node.memory_mib_free = 100;  // 60 and 20 used: the mean is 40, the deviation 20
+  CHECK(placed("claims-spread-fixed").score == 60 + 80);
+  CHECK_FALSE(MakeClaimPolicy("claims", {}, 100).ok());
+}
+
+TEST_CASE("claims pack by node scores first, by the order of devices second") {
+  const auto nodes = GenerateNodes(600);
+  const auto pods = GeneratePods(4000, 1);
+  const auto at_full = [&](const std::string& name) { return AllocatedAtFull(nodes, pods, name, 1); };
+  CHECK(at_full("claims-spread-fixed") < at_full("claims-spread-fullest"));
+  CHECK(at_full("claims-spread-fullest") < at_full("claims-look-ahead-fixed"));
+  CHECK(at_full("claims-look-ahead-fixed") < at_full("look-ahead"));
 }
 
 TEST_CASE("allocations never exceed the capacity and sum to the reported figures") {

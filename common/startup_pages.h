@@ -1,14 +1,14 @@
-// Memory that only the start of the agent needs.
-#ifndef SLUICE_AGENT_STARTUP_PAGES_H_
-#define SLUICE_AGENT_STARTUP_PAGES_H_
+// Memory that only the start of a daemon needs.
+#ifndef SLUICE_COMMON_STARTUP_PAGES_H_
+#define SLUICE_COMMON_STARTUP_PAGES_H_
 
-namespace sluice::agent {
+namespace sluice {
 
 // Unmaps the code of this process. Relocation and the registrations of gRPC and OpenSSL touch 9 MiB of code; each fault
 // maps 64 KiB. These pages would count as this process's for ever. Code that runs again is mapped from the page cache.
 // Any thread.
 void DropStartupPages();
 
-}  // namespace sluice::agent
+}  // namespace sluice
 
-#endif  // SLUICE_AGENT_STARTUP_PAGES_H_
+#endif  // SLUICE_COMMON_STARTUP_PAGES_H_

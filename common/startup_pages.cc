@@ -1,4 +1,4 @@
-#include "agent/startup_pages.h"
+#include "common/startup_pages.h"
 
 #include <link.h>
 #include <sys/mman.h>
@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace sluice::agent {
+namespace sluice {
 
 void DropStartupPages() {
   dl_iterate_phdr(
@@ -25,4 +25,4 @@ void DropStartupPages() {
       nullptr);
 }
 
-}  // namespace sluice::agent
+}  // namespace sluice
