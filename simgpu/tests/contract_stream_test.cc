@@ -89,6 +89,50 @@ TEST_CASE("a stream waits for a value that another writes") {
   YES(cuMemFree(flag));
 }
 
+TEST_CASE("a node of a graph writes values") {
+  Context c;
+  CUdeviceptr words = 0;
+  YES(cuMemAlloc(&words, 4096));
+  YES(cuMemsetD8(words, 0, 4096));
+  CUstreamBatchMemOpParams list[2]{};
+  list[0].writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_32, words, {5}, 0, 0};
+  list[1].writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_64, words + 8, {}, 0, 0};
+  list[1].writeValue.value64 = 0x600000007;
+  CUDA_BATCH_MEM_OP_NODE_PARAMS params{c.context, 2, list, 0};
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr;
+  CUgraphExec exec = nullptr;
+  YES(cuGraphCreate(&graph, 0));
+  YES(cuGraphAddBatchMemOpNode(&node, graph, nullptr, 0, &params));
+  YES(cuGraphInstantiate(&exec, graph, 0));
+  YES(cuGraphLaunch(exec, nullptr));
+  uint32_t read[4]{};
+  YES(cuMemcpyDtoH(read, words, sizeof read));
+  CHECK((read[0] == 5 && read[1] == 0 && read[2] == 7 && read[3] == 6));
+  CUDA_BATCH_MEM_OP_NODE_PARAMS said{};
+  YES(cuGraphBatchMemOpNodeGetParams(node, &said));
+  CHECK((said.count == 2 && said.paramArray[1].writeValue.address == words + 8));
+  YES(cuGraphExecDestroy(exec));
+  YES(cuGraphDestroy(graph));
+  YES(cuMemFree(words));
+}
+
+TEST_CASE("frees and attachments of what is no allocation are refused") {
+  Context c;
+  CUstream s = nullptr;
+  YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr ordered = 0, managed = 0;
+  YES(cuMemAllocAsync(&ordered, 1 << 20, s));
+  YES(cuMemFreeAsync(ordered, s));
+  CHECK(cuMemFreeAsync(ordered, s) == CUDA_ERROR_INVALID_VALUE);
+  YES(cuMemAllocManaged(&managed, 1 << 20, CU_MEM_ATTACH_GLOBAL));
+  YES(cuStreamAttachMemAsync(s, managed, 0, CU_MEM_ATTACH_SINGLE));
+  CHECK(cuStreamAttachMemAsync(s, managed, 4096, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamAttachMemAsync(s, managed + 4096, 0, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_INVALID_VALUE);
+  YES(cuMemFree(managed));
+  YES(cuStreamDestroy(s));
+}
+
 TEST_CASE("a captured graph repeats its work and child graphs nest") {
   Context c;
   CUstream s;
