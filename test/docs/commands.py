@@ -44,6 +44,9 @@ MACHINE = {
         "best-fit",
         {"nodes.csv pods.csv": "{folder}/nodes.csv {folder}/pods.csv", "placement.svg": "{folder}/placement.svg"},
     ),
+    "sluice simulate-cluster nodes.csv pods.csv --policy claims --seeds 10": Run(
+        "claims-look-ahead-fixed", {"nodes.csv pods.csv": "{folder}/nodes.csv {folder}/pods.csv"}
+    ),
     "sluice-extender --config /etc/sluice/extender.yaml": Run(
         "", {"/etc/sluice/extender.yaml": "{folder}/extender.yaml"}, more="--check-config"
     ),
