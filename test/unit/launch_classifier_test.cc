@@ -112,8 +112,8 @@ TEST_CASE("faults are tried for a streaming launch that re-reads a part of a set
   LaunchProbe faults = host;
   faults.by_faults = true;
   faults.stride = 0;
-  // Launches until the next trial of faults, of which each takes `ns` remotely. 5 ms: faster than one pass.
-  const auto until_trial = [&](LaunchClassifier* classifier, uint64_t ns, int most) {
+  // Launches until the next probe of faults, of which each takes `ns` remotely. 5 ms: faster than one pass.
+  const auto until_probe = [&](LaunchClassifier* classifier, uint64_t ns, int most) {
     int n = 0;
     for (; n < most && classifier->ClassOf(7, true, 5) == AccessClass::kStreaming; ++n) {
       if (classifier->IsDue(7, true, 1)) classifier->NoteMeasured(host, ns, 5);
@@ -124,8 +124,8 @@ TEST_CASE("faults are tried for a streaming launch that re-reads a part of a set
     LaunchClassifier classifier;
     classifier.NoteMeasured(host, 100'000, 1);
     REQUIRE(classifier.ClassOf(7, true, 2) == AccessClass::kStreaming);
-    const int first = until_trial(&classifier, 5'000'000, 1000);
-    CHECK(first <= 128);  // 0.2 s cover the trial's cost; every 64th launch is timed
+    const int first = until_probe(&classifier, 5'000'000, 1000);
+    CHECK(first <= 128);  // 0.2 s cover the probe's cost; every 64th launch is timed
     REQUIRE(classifier.ClassOf(7, true, 6) == AccessClass::kUnknownFaulting);
     classifier.NoteMeasured(faults, is_sparse ? 190'000 : 30'000'000, 7);
     if (is_sparse) {
@@ -133,13 +133,13 @@ TEST_CASE("faults are tried for a streaming launch that re-reads a part of a set
       continue;
     }
     REQUIRE(classifier.ClassOf(7, true, 8) == AccessClass::kStreaming);
-    CHECK(until_trial(&classifier, 5'000'000, 10'000) >= 4 * first);  // a failed trial comes again ever later
+    CHECK(until_probe(&classifier, 5'000'000, 10'000) >= 4 * first);  // a failed probe comes again ever later
   }
   // One pass over the whole set, and a launch that takes no more than its own time: never tried.
   for (const uint64_t ns : {8'600'000, 60'000}) {
     LaunchClassifier classifier;
     classifier.NoteMeasured(host, 100'000, 1);
-    CHECK(until_trial(&classifier, ns, 100'000) == 100'000);
+    CHECK(until_probe(&classifier, ns, 100'000) == 100'000);
   }
 }
 

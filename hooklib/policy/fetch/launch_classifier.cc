@@ -28,11 +28,10 @@ constexpr uint64_t kSparseRate = 20;
 // parts of it repeatedly, and may touch no others.
 constexpr uint64_t kOnceRate = 40;
 constexpr uint8_t kMaxSlowTimes = 3;  // times in a row: one may have found the link busy
-// An oversize launch that streams faster than one pass over its set touches a part of it, once or many times over. Faults may be
-// far cheaper: 16 rows of 64 KiB that are read 256 times over take 4.8 ms remotely and 0.2 by faults. So faults are
-// tried once remote use has taken so many times the cost of the trial; each failure multiplies that by eight.
-constexpr uint64_t kTrialShare = 1;
-constexpr uint8_t kTrialBackoffShift = 3, kMaxTrials = 6, kMaxSlowTrials = 2;
+// An oversize launch that streams faster than one pass over its set touches a part of it, once or many times over.
+// Faults may be far cheaper: 16 rows of 64 KiB that are read 256 times over take 4.8 ms remotely and 0.2 by faults. So
+// faults are tried once remote use has taken what the probe costs; each failure multiplies that by eight.
+constexpr uint8_t kProbeBackoffShift = 3, kMaxFaultProbes = 6, kMaxSlowProbes = 2;
 constexpr uint64_t kLinkRate = 51;
 constexpr uint64_t kMaxFaultRate = 12;  // 10 to 12 GB/s
 constexpr uint8_t kMinSparseTimes = 2, kMaxSparseScore = 4;
@@ -235,9 +234,9 @@ bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint6
   if (spent <= probe.host_bytes / rate && !costs_more) {
     if (record.access_class == AccessClass::kStreaming && !probe.duplicates && probe.host_bytes >= 32 * kMiB) {
       record.slow = !probe.oversize && spent > probe.host_bytes / kOnceRate ? record.slow + 1 : 0;
-      // A set that fits has a lasting place in host memory or on the GPU, which a trial would disturb.
-      const bool is_trial_due = probe.oversize && NoteRemote(&record, probe.host_bytes, spent);
-      if ((record.slow >= kMaxSlowTimes && record.failures[1] < kMaxSlowTrials) || is_trial_due) {
+      // A set that fits keeps its chunks in host memory or on the GPU, and a probe would move them.
+      const bool is_fault_probe_due = probe.oversize && NoteRemote(&record, probe.host_bytes, spent);
+      if ((record.slow >= kMaxSlowTimes && record.failures[1] < kMaxSlowProbes) || is_fault_probe_due) {
         record.slow = 0;
         record.remote_rate = std::max<uint64_t>(probe.host_bytes / spent, 1);
         record.remote_rate_bytes = probe.host_bytes;
@@ -271,7 +270,7 @@ bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint6
   return false;
 }
 
-// Adds the remote time of the launches since the last timed one. True where it justifies a trial of faults: the trial
+// Adds the remote time of the launches since the last timed one. True where it justifies a probe of faults: the probe
 // unmaps the set, and at worst faults bring all that the launch can have read in its time, and maps the set again.
 bool LaunchClassifier::NoteRemote(Record* record, uint64_t bytes, uint64_t ns) {
   // One launch may have waited for others, or for mapping: two in a row must have taken so long.
@@ -279,10 +278,10 @@ bool LaunchClassifier::NoteRemote(Record* record, uint64_t bytes, uint64_t ns) {
   if (record->launches < record->counted) record->counted = 0;
   record->remote_ns += (record->launches - record->counted) * spent;
   record->counted = record->launches;
-  if (!spent || spent > bytes / kLinkRate || record->failures[1] >= kMaxTrials) return false;
+  if (!spent || spent > bytes / kLinkRate || record->failures[1] >= kMaxFaultProbes) return false;
   const uint64_t fault_ns = 2 * spent * kLinkRate / kMaxFaultRate;
   const uint64_t cost = 2 * bytes / kChunkBytes * kMapNs + kDecidingLaunches * fault_ns;
-  if (record->remote_ns < (kTrialShare * cost) << (kTrialBackoffShift * record->failures[1])) return false;
+  if (record->remote_ns < cost << (kProbeBackoffShift * record->failures[1])) return false;
   record->remote_ns = 0;
   return true;
 }

@@ -126,7 +126,7 @@ class LaunchClassifier {
     uint32_t launches = 0;            // not fetched for, since the class was set
     uint32_t counted = 0;             // launches whose time is in remote_ns
     uint64_t newest_remote_ns = 0;    // of the newest timed launch of a streaming class, beyond its own time
-    uint64_t remote_ns = 0;           // by launches of a streaming class, about, since the last trial of faults
+    uint64_t remote_ns = 0;           // by launches of a streaming class, about, since the last probe of faults
     uint16_t awaited = 0;             // times that decide about the next launches
     bool has_backlog = false;         // so many are queued behind a probe that the host should wait
     uint32_t queued = 0;              // launches that missed bytes while any time was awaited
