@@ -179,9 +179,13 @@ TEST_CASE("a hook library folder that is mounted noexec is refused") {
 
 TEST_CASE("a CDI spec is valid, names the card and the driver files, and follows changes") {
   TempDir dir;
-  std::filesystem::create_directories(dir / "root/usr/lib/x86_64-linux-gnu");
-  std::filesystem::create_directories(dir / "dev");
+#if defined(__aarch64__)
+  const std::string libs = dir / "root/usr/lib/aarch64-linux-gnu/";
+#else
   const std::string libs = dir / "root/usr/lib/x86_64-linux-gnu/";
+#endif
+  std::filesystem::create_directories(libs);
+  std::filesystem::create_directories(dir / "dev");
   Put(libs + "libcuda.so.580.1", "x");
   std::filesystem::create_symlink("libcuda.so.580.1", libs + "libcuda.so.1");
   Put(libs + "libnvidia-ml.so.1", "x");
