@@ -77,11 +77,12 @@ def contexts_that_end_while_their_memory_is_evicted():
     skip_without_cpus()
     name = "contexts_that_end_while_their_memory_is_evicted"
     expected = run(name).out
-    for delay_us in (0, 2000, 20000):
-        env = {"SIMGPU_REQUESTS": "threads", "SIMGPU_REQUEST_DELAY_US": str(delay_us)}
+    threads = {"SIMGPU_REQUESTS": "threads"}
+    ways = [threads | {"SIMGPU_REQUEST_DELAY_US": delay_us} for delay_us in ("0", "2000", "20000")]
+    for env in (*ways, {}, threads | {"SLUICE_EVICTION_THREADS": "0"}):
         done = run(name, 96 * MIB, env=env)
-        expect(done.out == expected, f"{delay_us}: results differ", str(done))
-        expect(done.moved_bytes() > 0, f"{delay_us}: nothing was evicted", str(done))
+        expect(done.out == expected, f"{env}: results differ", str(done))
+        expect(done.moved_bytes() > 0, f"{env}: nothing was evicted", str(done))
 
 
 @test

@@ -249,11 +249,11 @@ SCENARIO(reset_of_a_retained_context) {
 }
 
 // The last release of a primary context, or the end of another one, frees memory that the engine's threads still evict
-// for a context that ended before.
+// for another one, which ends before or goes on.
 SCENARIO(contexts_that_end_while_their_memory_is_evicted) {
   OK(cuInit(0));
   constexpr int kBlocks = 4;
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 8; ++i) {
     CUcontext owner = nullptr, user = nullptr;
     const bool is_primary = i % 2 == 0;
     OK(is_primary ? cuDevicePrimaryCtxRetain(&owner, 0) : CreateContext(&owner, 0));
@@ -276,9 +276,11 @@ SCENARIO(contexts_that_end_while_their_memory_is_evicted) {
       simgpu_next_launch(touches.data(), touches.size(), 20000, 0);
       OK(cuLaunchKernel(two, 1, 1, 1, 1, 1, 1, 0, s, params.data(), nullptr));
     }
-    OK(cuCtxDestroy(user));
+    const bool ends_first = i % 4 < 2;
+    OK(ends_first ? cuCtxDestroy(user) : cuStreamSynchronize(s));
     OK(cuCtxSetCurrent(owner));
     OK(is_primary ? cuDevicePrimaryCtxRelease(0) : cuCtxDestroy(owner));
+    if (!ends_first) OK(cuCtxDestroy(user));
   }
 }
 

@@ -173,8 +173,8 @@ struct Device final : memory::Timeline {
   // For a forked child, where another thread of the parent may have held the lock.
   void ViewUnlocked(uint64_t others_bytes, uint64_t* total, uint64_t* free) const SLUICE_NO_THREAD_SAFETY_ANALYSIS;
   void ContextEnds(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // before it is destroyed
-  // Before it may be destroyed, with its memory: its chunks are not evicted or discarded any more, and other contexts'
-  // fetches of them are waited for, for two seconds at most.
+  // Before it may be destroyed, with its memory: its chunks are not evicted or discarded any more, and what other
+  // contexts move of them is waited for, for two seconds at most.
   void EndTransfersOf(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
   void DropContext(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // it is gone, with everything made in it
   // `peer` may use this GPU's memory from now on: pages stay here and are mapped there instead of moving to and fro.
@@ -351,8 +351,9 @@ struct Device final : memory::Timeline {
     uint64_t requested;  // its bytes that count as such
   };
   std::vector<FreeArena> free_arenas_ SLUICE_BY_DEVICE_LOCK;
-  // Whether streams of other contexts fetch chunks of these arenas of the context.
-  bool IsFetchedElsewhere(CUcontext handle, const std::vector<memory::Extent>& arenas) SLUICE_TAKES_DEVICE_LOCK;
+  // Whether streams of other contexts fetch, or evict, chunks of these arenas of the context.
+  bool IsMovedElsewhere(CUcontext handle, const std::vector<memory::Extent>& arenas,
+                        bool by_evictions) SLUICE_TAKES_DEVICE_LOCK;
   std::map<memory::Va, Reservation> reservations_ SLUICE_BY_DEVICE_LOCK;  // by base
   uint64_t reserved_bytes_ SLUICE_BY_DEVICE_LOCK = 0;                     // of these, in chunks that were never mapped
   uint64_t await_freed_from_ SLUICE_BY_DEVICE_LOCK = 0;    // allocation number before which AwaitFreed does not wait

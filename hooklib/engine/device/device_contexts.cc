@@ -54,27 +54,33 @@ void Device::EndTransfersOf(CUcontext handle) {
     }
     std::erase_if(arenas, [](const memory::Extent& arena) { return arena.bytes == 0; });
   }
-  eviction_threads::CancelIn(arenas);
-  for (int attempt = 0; attempt < kMaxAttempts && IsFetchedElsewhere(handle, arenas); ++attempt)
+  const bool evictions_end = eviction_threads::CancelIn(arenas);
+  for (int attempt = 0; attempt < kMaxAttempts && IsMovedElsewhere(handle, arenas, !evictions_end); ++attempt)
     nanosleep(&kPause, nullptr);
 }
 
-bool Device::IsFetchedElsewhere(CUcontext handle, const std::vector<memory::Extent>& arenas) {
+bool Device::IsMovedElsewhere(CUcontext handle, const std::vector<memory::Extent>& arenas, bool by_evictions) {
   DeviceLock lock(mutex);
   const auto it = contexts.find(handle);
   if (it == contexts.end() || contexts.size() == 1) return false;
   RelaxedCapture relaxed;
   ++poll_epoch;
-  std::vector<const memory::Chunk*> fetched;
+  std::vector<const memory::Chunk*> moving;
   for (const memory::Extent& arena : arenas) {
-    residency.chunks().ForEach(arena, [&fetched](const memory::Chunk& chunk) {
-      if (chunk.fetch_op) fetched.push_back(&chunk);
+    residency.chunks().ForEach(arena, [&moving](const memory::Chunk& chunk) {
+      if (chunk.fetch_op || chunk.evict_op) moving.push_back(&chunk);
     });
   }
-  for (const memory::Chunk* const chunk : fetched) {
-    const Stream* const stream = StreamById(chunk->fetch_stream);
-    const bool is_elsewhere = stream && stream->context && stream->context != it->second.get();
-    if (is_elsewhere && !InDone(chunk->fetch_stream, chunk->fetch_op)) return true;
+  const auto is_elsewhere = [&](memory::StreamId id) SLUICE_DEVICE_LOCKED {
+    const Stream* const stream = StreamById(id);
+    return stream && stream->context && stream->context != it->second.get();
+  };
+  for (const memory::Chunk* const chunk : moving) {
+    if (chunk->fetch_op && is_elsewhere(chunk->fetch_stream) && !InDone(chunk->fetch_stream, chunk->fetch_op))
+      return true;
+    if (by_evictions && chunk->evict_op && is_elsewhere(chunk->evict_stream) &&
+        !OutDone(chunk->evict_stream, chunk->evict_op))
+      return true;
   }
   return false;
 }

@@ -291,7 +291,7 @@ void ReleaseWaiters(const TransferQueue& queue, const CellPage& cells) {
     __atomic_store_n(cells.host + queue.cell - 1, queue.newest_cell_value, __ATOMIC_RELEASE);
 }
 
-void CancelIn(const std::vector<Extent>& arenas) {
+bool CancelIn(const std::vector<Extent>& arenas) {
   const auto overlaps = [&arenas](const Extent& piece) {
     return std::any_of(arenas.begin(), arenas.end(), [&piece](const Extent& arena) {
       return piece.bytes != 0 && piece.base < arena.end() && arena.base < piece.end();
@@ -309,6 +309,7 @@ void CancelIn(const std::vector<Extent>& arenas) {
   // A forked child has no threads, and some request of its parent's may have been under way.
   for (int i = 0; i < kMaxPieceWaits && std::any_of(shared.under_way.begin(), shared.under_way.end(), overlaps); ++i)
     shared.piece_done.WaitUntil(shared.mutex, std::chrono::steady_clock::now() + kPieceWait);
+  return shared.state.load(std::memory_order_acquire) == State::kUsed && !shared.by_port;
 }
 
 void SplitMapping(Extent arena) {

@@ -58,8 +58,9 @@ bool CallsAreExact();
 // for.
 void ReleaseWaiters(const TransferQueue& queue, const CellPage& cells) SLUICE_DEVICE_LOCKED;
 // The arenas are about to be freed: their evictions and discards are left out from here on, and those under way are
-// waited for. Otherwise a late request would meet other memory of the same addresses. Their order is kept.
-void CancelIn(const std::vector<memory::Extent>& arenas);
+// waited for. Otherwise a late request would meet other memory of the same addresses. Their order is kept. False: the
+// driver's calls evict, which cannot be left out.
+bool CancelIn(const std::vector<memory::Extent>& arenas);
 // Lets several threads map pages of this range at a time: the process's mapping is split into parts of 8 MiB, by advice
 // that has no other effect.
 void SplitMapping(memory::Extent arena);
