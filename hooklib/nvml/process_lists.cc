@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-enum class Kind : std::uint8_t { kCompute, kOther };
+enum class ProcessKind : std::uint8_t { kCompute, kOther };
 
 template <typename Info>
 Info Entry(const ShareUser& user) {
@@ -39,7 +39,8 @@ std::vector<Info> ByAgent(const std::vector<ShareUser>& users, const std::vector
 
 // Without an agent: this process is listed with all that the container uses.
 template <typename Info>
-std::vector<Info> ByDriver(const Share& share, const std::vector<Info>& driver, const Container& here, Kind kind) {
+std::vector<Info> ByDriver(const Share& share, const std::vector<Info>& driver, const Container& here,
+                           ProcessKind kind) {
   std::vector<Info> out;
   for (const Info& info : driver) {
     if (info.pid == here.self() && share.is_use_known) {
@@ -49,13 +50,13 @@ std::vector<Info> ByDriver(const Share& share, const std::vector<Info>& driver, 
       out.push_back(info);
     }
   }
-  if (kind == Kind::kCompute && share.is_use_known && share.used > 0 && !Lists(out, here.self()))
+  if (kind == ProcessKind::kCompute && share.is_use_known && share.used > 0 && !Lists(out, here.self()))
     out.push_back(Entry<Info>({.pid = here.self(), .bytes = share.used}));
   return out;
 }
 
 template <typename Info, typename Real>
-nvmlReturn_t RunningProcesses(Real real, nvmlDevice_t device, unsigned* count, Info* infos, Kind kind) {
+nvmlReturn_t RunningProcesses(Real real, nvmlDevice_t device, unsigned* count, Info* infos, ProcessKind kind) {
   if (count == nullptr || (infos == nullptr && *count != 0)) return real(device, count, infos);
   const auto view = ShareOfDevice(device);
   if (!view) return real(device, count, infos);
@@ -73,7 +74,7 @@ nvmlReturn_t RunningProcesses(Real real, nvmlDevice_t device, unsigned* count, I
 
   const Container here;
   std::vector<Info> kept;
-  const auto users = kind == Kind::kCompute ? UsersOf(*view) : std::nullopt;
+  const auto users = kind == ProcessKind::kCompute ? UsersOf(*view) : std::nullopt;
   if (users) {
     kept = ByAgent(*users, driver, here);
   } else {
@@ -91,10 +92,10 @@ nvmlReturn_t RunningProcesses(Real real, nvmlDevice_t device, unsigned* count, I
 namespace nvml_entry {
 
 // NOLINTBEGIN(bugprone-macro-parentheses): names being declared.
-#define SLUICE_PROCESS_CALL(name, Info, kind)                                     \
-  nvmlReturn_t name(nvmlDevice_t device, unsigned* count, Info* infos) {          \
-    if (g_nvml.name == nullptr) return NVML_ERROR_FUNCTION_NOT_FOUND;             \
-    return RunningProcesses<Info>(g_nvml.name, device, count, infos, Kind::kind); \
+#define SLUICE_PROCESS_CALL(name, Info, kind)                                            \
+  nvmlReturn_t name(nvmlDevice_t device, unsigned* count, Info* infos) {                 \
+    if (g_nvml.name == nullptr) return NVML_ERROR_FUNCTION_NOT_FOUND;                    \
+    return RunningProcesses<Info>(g_nvml.name, device, count, infos, ProcessKind::kind); \
   }
 SLUICE_PROCESS_CALL(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, kCompute)
 SLUICE_PROCESS_CALL(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, kCompute)
@@ -120,7 +121,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     return result;
   };
   return RunningProcesses(real, device, &list->numProcArrayEntries, list->procArray,
-                          list->mode == kComputeMode ? Kind::kCompute : Kind::kOther);
+                          list->mode == kComputeMode ? ProcessKind::kCompute : ProcessKind::kOther);
 }
 
 }  // namespace nvml_entry

@@ -3,21 +3,23 @@
 
 namespace {
 
-enum class Kind { kHost, kDevice, kArray };
+enum class OperandKind { kHost, kDevice, kArray };
 
 struct End {
-  Kind kind;
+  OperandKind kind;
   const void* host = nullptr;
   CUdeviceptr device = 0;
   CUarray array = nullptr;
   size_t offset = 0;
 };
-End Host(const void* p) { return {Kind::kHost, p}; }
-End Device(CUdeviceptr p) { return {Kind::kDevice, nullptr, p}; }
-End Array(CUarray array, size_t offset) { return {Kind::kArray, nullptr, 0, array, offset}; }
+End Host(const void* p) { return {OperandKind::kHost, p}; }
+End Device(CUdeviceptr p) { return {OperandKind::kDevice, nullptr, p}; }
+End Array(CUarray array, size_t offset) { return {OperandKind::kArray, nullptr, 0, array, offset}; }
 
-CUmemorytype TypeOf(Kind kind) {
-  return kind == Kind::kHost ? CU_MEMORYTYPE_HOST : kind == Kind::kDevice ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_ARRAY;
+CUmemorytype TypeOf(OperandKind kind) {
+  return kind == OperandKind::kHost     ? CU_MEMORYTYPE_HOST
+         : kind == OperandKind::kDevice ? CU_MEMORYTYPE_DEVICE
+                                        : CU_MEMORYTYPE_ARRAY;
 }
 
 // One row.
