@@ -102,12 +102,12 @@ Batch Decompressions(const CUmemDecompressParams* list, size_t count) {
 
 namespace entry {
 
-#define SLUICE_BATCH(name, parameters, arguments, batch)                          \
-  CUresult name parameters {                                                      \
-    return batch.Run(stream, false, [&] { return g_real.name arguments; });       \
-  }                                                                               \
-  CUresult name##_ptsz parameters {                                               \
-    return batch.Run(stream, true, [&] { return g_real.name##_ptsz arguments; }); \
+#define SLUICE_BATCH(name, parameters, arguments, batch)                            \
+  CUresult name parameters {                                                        \
+    return (batch).Run(stream, false, [&] { return g_real.name arguments; });       \
+  }                                                                                 \
+  CUresult name##_ptsz parameters {                                                 \
+    return (batch).Run(stream, true, [&] { return g_real.name##_ptsz arguments; }); \
   }
 SLUICE_BATCH(cuMemcpyBatchAsync,
              (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs,

@@ -290,7 +290,7 @@ RemoteShare LaunchClassifier::ShareOf(uint64_t id, uint64_t bytes) {
   Record& record = FindOrAdd(id, true);
   ++record.uncounted;
   // The first part is likely to be unmapped again. Each failure widens the distance to the next step.
-  const uint64_t map_all_ns = bytes / kChunkBytes * kMapNs, shift = 3 * record.failed_steps;
+  const uint64_t map_all_ns = bytes / kChunkBytes * kMapNs, shift = uint64_t{3} * record.failed_steps;
   const uint64_t first = kFirstPartShare * (kStepNs + 2 * map_all_ns / kFirstStride);
   const uint64_t second = kSecondPartShare * (kStepNs + map_all_ns / kSecondStride - map_all_ns / kFirstStride);
   if (record.step == Record::Step::kNone && record.confirmed &&
