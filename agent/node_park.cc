@@ -180,7 +180,7 @@ void Node::ParkIdle(Allocation& a, uint64_t now_ns) {
   }
   if (!holds) return;
   std::string error;
-  const std::string reason = "park-after=" + settings::FormatDuration(*a.effective.park_after_s);
+  const std::string reason = "park-after=" + settings::FormatDuration(a.effective.park_after_s.value_or(0));
   if (a.removed || ParkNow(a.spec.id, reason, now_ns, &error) || std::exchange(a.park.refused_told, true)) return;
   AddFinding(a.spec.id, "park put off", error);
 }

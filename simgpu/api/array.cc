@@ -19,9 +19,9 @@ uint64_t ElementBytes(const CUDA_ARRAY3D_DESCRIPTOR& d) {
     case CU_AD_FORMAT_UNSIGNED_INT16:
     case CU_AD_FORMAT_SIGNED_INT16:
     case CU_AD_FORMAT_HALF:
-      return 2 * d.NumChannels;
+      return uint64_t{2} * d.NumChannels;
     default:
-      return 4 * d.NumChannels;
+      return uint64_t{4} * d.NumChannels;
   }
 }
 

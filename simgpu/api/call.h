@@ -135,6 +135,7 @@ bool HasSymbol(const char* elf_name);  // in the simulated driver's version
   context = simgpu::OwnerOf(context)
 
 // An entry point in two stream flavours, with one body: ENTRY(cuX, _ptsz, (params), (arguments)) { ... kPerThread ... }
+// NOLINTBEGIN(bugprone-macro-parentheses): lists of parameters and arguments bring their own
 #define ENTRY(name, suffix, params, arguments)                                                           \
   template <bool kPerThread>                                                                             \
   static CUresult SIM_CONCAT(name, Impl) params;                                                         \
@@ -142,6 +143,7 @@ bool HasSymbol(const char* elf_name);  // in the simulated driver's version
   extern "C" CUresult SIM_CONCAT(name, suffix) params { return SIM_CONCAT(name, Impl)<true> arguments; } \
   template <bool kPerThread>                                                                             \
   static CUresult SIM_CONCAT(name, Impl) params
+// NOLINTEND(bugprone-macro-parentheses)
 #define NEED_CARD(device) \
   int card = -1;          \
   NEED(simgpu::CardOf((device), &card), CUDA_ERROR_INVALID_DEVICE)

@@ -4,7 +4,6 @@
 
 #include "graph_ops.h"
 
-using simgpu::TheDriver;
 using simgpu::ValidGraph;
 
 namespace {

@@ -1,6 +1,7 @@
 #include "graph_ops.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "array.h"
 
@@ -131,7 +132,7 @@ CUresult SetKernel(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS& p) {
   call->block[1] = p.blockDimY;
   call->block[2] = p.blockDimZ;
   call->shared = p.sharedMemBytes;
-  n->kernel = call;
+  n->kernel = std::move(call);
   n->op.reset(op);
   return CUDA_SUCCESS;
 }
@@ -166,7 +167,7 @@ CUresult SetCopy(CUgraphNode n, const CUDA_MEMCPY3D& p) {
   };
   touch(c.dst, c.dst_pitch, c.dst_slice, 2);
   touch(c.src, c.src_pitch, c.src_slice, 1);
-  op->copy = c;
+  op->copy = std::move(c);
   n->copy = p;
   n->op.reset(op);
   return CUDA_SUCCESS;

@@ -137,7 +137,7 @@ CUresult Launch(simgpu::Call& call, CUfunction f, const Shape& shape, CUstream s
   copy->shared = shape.shared;
   CUgraphNode node = nullptr;
   const CUresult r = simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_KERNEL, &node);
-  if (node != nullptr) node->kernel = copy;
+  if (node != nullptr) node->kernel = std::move(copy);
   return r;
 }
 

@@ -59,8 +59,8 @@ CUresult FreeNow(CUdeviceptr p) {
   if (a->kind == MemoryKind::kManaged) CheckLateRequests(p, a->size);
   if (a->owner != nullptr && a->kind != MemoryKind::kPool) static_cast<CUcontext>(a->owner)->memory.erase(p);
   if (a->kind == MemoryKind::kUnmanaged) Sim().GiveUnmanaged(a->card, size);
-  if (a->kind == MemoryKind::kPool) {
-    auto* pool = static_cast<CUmemPoolHandle_st*>(a->owner);
+  auto* const pool = a->kind == MemoryKind::kPool ? static_cast<CUmemPoolHandle_st*>(a->owner) : nullptr;
+  if (pool != nullptr) {
     pool->used -= size;
     pool->reserved -= size;
     Sim().GiveUnmanaged(a->card, size);
@@ -234,8 +234,6 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       *static_cast<int*>(data) = host ? 0 : simgpu::DeviceOf(a->card);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      *static_cast<int*>(data) = a != nullptr && a->kind == MemoryKind::kUnmanaged;
-      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       *static_cast<int*>(data) = a != nullptr && a->kind == MemoryKind::kUnmanaged;
       return CUDA_SUCCESS;

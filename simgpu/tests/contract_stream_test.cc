@@ -183,6 +183,7 @@ TEST_CASE("a captured graph repeats its work and child graphs nest") {
 TEST_CASE("threads use their own default streams") {
   Context c;
   std::vector<std::thread> threads;
+  threads.reserve(4);
   std::atomic<int> good{0};
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {

@@ -187,7 +187,9 @@ def main():
                 for mode in MODES:
                     got = results[mode][0].get(seed, ["does not run"])
                     if got != record:
-                        failed.append((seed, mode, [record[0], got[0]]))
+                        # Of the simulated driver: whichever program of this run it stopped.
+                        misuse = re.findall(r"^simgpu: misuse: .*", results[mode][1], re.MULTILINE)
+                        failed.append((seed, mode, [record[0], got[0], *misuse[:3]]))
     for found in failed if options.keep_going else failed[:3]:
         print(runner.report(*found), flush=True)
     for seed, line in illegal[:10]:

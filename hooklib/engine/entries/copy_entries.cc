@@ -286,7 +286,7 @@ SLUICE_SET_2D(cuMemsetD2D32, unsigned int, 4)
 // reused before it is done. `writes`: notes its destinations.
 #define SLUICE_COUNTED(name, parameters, arguments, writes, stream, flavour)                                  \
   CUresult name parameters {                                                                                  \
-    if (!IsCaptured(stream, flavour)) writes;                                                                 \
+    if (!IsCaptured(stream, flavour)) (writes);                                                               \
     return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone, [&] { return g_real.name arguments; }); \
   }
 #define SLUICE_COUNTED_ASYNC(name, parameters, arguments, writes)    \
@@ -298,12 +298,12 @@ SLUICE_COUNTED_ASYNC(cuFabricCpyBatchAsync,
 
 // Values that a stream writes itself: no range may be reused before, and a duplicate of the range ends. The driver
 // refuses them in managed memory, where a fill does the same.
-#define SLUICE_WRITE_VALUE_OF(name, type, bytes, flavour)                                          \
-  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                     \
-    if (IsManagedHere(at) && at % bytes == 0) return FillValue(stream, flavour, at, value, bytes); \
-    if (!IsCaptured(stream, flavour)) WriteOne(at, bytes);                                         \
-    return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone,                              \
-                [&] { return g_real.name(stream, at, value, flags); });                            \
+#define SLUICE_WRITE_VALUE_OF(name, type, bytes, flavour)                                            \
+  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                       \
+    if (IsManagedHere(at) && at % (bytes) == 0) return FillValue(stream, flavour, at, value, bytes); \
+    if (!IsCaptured(stream, flavour)) WriteOne(at, bytes);                                           \
+    return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone,                                \
+                [&] { return g_real.name(stream, at, value, flags); });                              \
   }
 #define SLUICE_WRITE_VALUE(name, type, bytes)     \
   SLUICE_WRITE_VALUE_OF(name, type, bytes, false) \

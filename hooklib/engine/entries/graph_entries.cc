@@ -129,8 +129,9 @@ void NoteChild(CUgraphNode node, CUgraph original) {
 }
 
 CUresult NoteAddedNode(const CUgraphNode* node, const CUgraphNodeParams* params, CUresult result) {
-  if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_GRAPH) NoteChild(*node, params->graph.graph);
-  if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) NoteBodies(*node, params->conditional);
+  if (result != CUDA_SUCCESS || !params) return result;
+  if (params->type == CU_GRAPH_NODE_TYPE_GRAPH) NoteChild(*node, params->graph.graph);
+  if (params->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) NoteBodies(*node, params->conditional);
   return result;
 }
 

@@ -26,7 +26,7 @@ std::optional<CUresult> AnswerMapped(CUpointer_attribute attribute, CUdeviceptr 
   const auto mapping = virtual_memory::Find(pointer);
   if (!mapping) return std::nullopt;
   auto put = [&](auto value) {
-    std::memcpy(data, &value, sizeof value);
+    std::memcpy(data, static_cast<const void*>(&value), sizeof(decltype(value)));
     return CUDA_SUCCESS;
   };
   switch (attribute) {
@@ -55,7 +55,7 @@ std::optional<CUresult> Answer(const TrackedAddress& tracked, CUpointer_attribut
     if (const auto answer = AnswerMapped(attribute, pointer, data)) return answer;
   }
   auto put = [&](auto value) {
-    std::memcpy(data, &value, sizeof value);
+    std::memcpy(data, static_cast<const void*>(&value), sizeof(decltype(value)));
     return CUDA_SUCCESS;
   };
   switch (attribute) {

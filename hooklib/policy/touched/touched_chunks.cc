@@ -45,8 +45,9 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
   if (tries && !hot_extents && classifier_.ClassOf(launch->id, false, now_) == LaunchClassifier::AccessClass::kFaulting)
     tries = false;
   // A touched chunk is resident beyond the capacity until the next launch.
-  double touched = std::min(hot_extents ? TouchSampler::kMaxTouched : kMaxTouchedOfLaunch,
-                            static_cast<double>(launch->capacity / kChunkBytes) / 8);
+  const uint64_t capacity_chunks = launch->capacity / kChunkBytes;
+  double touched =
+      std::min(hot_extents ? TouchSampler::kMaxTouched : kMaxTouchedOfLaunch, static_cast<double>(capacity_chunks) / 8);
   const auto may_try_absent = [&](const Chunk& chunk) {
     return !chunk.resident && !chunk.maybe_mapped && MayTry(chunk);
   };
