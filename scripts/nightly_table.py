@@ -18,7 +18,9 @@ The last run of each part of scripts/nightly, which writes this page:
 - `tidy`: clang-tidy of the whole tree
 - `threads`: clang's thread-safety analysis
 - `differential`: random programs, hooked and unhooked (test/differential)
-- `cluster`: batch queues on the local cluster, and the product test on Kubernetes' other versions
+- `thrash`: work that hurts, settled, against demand paging (experiments/bench/thrash_table.py)
+- `cluster`: batch queues and claims on the local cluster, and the product test on Kubernetes' other versions
+- `arm64`: programs and unit tests for arm64 under qemu, and the image index
 
 | part | date (UTC) | commit | result | duration | scope | details |
 |---|---|---|---|---|---|---|
