@@ -117,7 +117,7 @@ TEST_CASE("a node of a graph writes values") {
   YES(cuMemFree(words));
 }
 
-TEST_CASE("frees and attachments of what is no allocation are refused") {
+TEST_CASE("frees and attachments of other addresses than an allocation's are refused") {
   Context c;
   CUstream s = nullptr;
   YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));

@@ -309,7 +309,7 @@ TEST_CASE("after a restart, a claim beyond a guarantee takes nothing from a clai
   for (const Ledger::Change& c : l.Plan()) told |= c.member == 10;
   CHECK(told);
   CHECK(l.Find(20)->budget >= 3 * kGiB);
-  // A second liar's claim beyond its guarantee gets what is left.
+  // A second liar's claim beyond its guarantee gets the rest.
   l.AddMember(21, 2);
   l.Restore(21, 8 * kGiB);
   CHECK(l.Find(21)->exposure <= kGiB);

@@ -22,6 +22,21 @@ SPACE = "sluice-system"
 VERSION = (ROOT / "VERSION").read_text().strip()
 
 
+def local(value):
+    """The manifest for a node without a registry: every image is the local Debian, which sleeps."""
+    if isinstance(value, list):
+        return [local(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    out = {k: local(v) for k, v in value.items()}
+    if "image" in out:
+        out.update(image=os.environ["CLUSTER_BASE"], imagePullPolicy="Never", command=["sleep", "1000000"])
+        out.pop("args", None)
+    if "containers" in out:
+        out["terminationGracePeriodSeconds"] = 0
+    return out
+
+
 def run(*command, check=True, text=None, timeout=600):
     result = subprocess.run(
         [str(c) for c in command],

@@ -32,20 +32,7 @@ NO_SUCH_ATTRIBUTE = {"two-cards.yaml": "pcieRoot", "one-numa-node.yaml": "numaNo
 
 def documents(name):
     """The example's documents, with images that the node has."""
-    return [local(d) for d in yaml.safe_load_all((EXAMPLES / name).read_text()) if d]
-
-
-def local(value):
-    if isinstance(value, list):
-        return [local(v) for v in value]
-    if not isinstance(value, dict):
-        return value
-    out = {k: local(v) for k, v in value.items()}
-    if "image" in out:
-        out.update(image=os.environ["CLUSTER_BASE"], imagePullPolicy="Never", command=["sleep", "1000000"])
-    if "containers" in out:
-        out["terminationGracePeriodSeconds"] = 0
-    return out
+    return [p.local(d) for d in yaml.safe_load_all((EXAMPLES / name).read_text()) if d]
 
 
 def claim_template(name, memory, compute="1", **parameters):

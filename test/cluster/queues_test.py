@@ -27,21 +27,6 @@ def example(kind):
     raise p.Failed(f"{PAGE}: no example of a {kind}")
 
 
-def local(value):
-    """The manifest for a node without a registry: every image is the local Debian, which sleeps."""
-    if isinstance(value, list):
-        return [local(v) for v in value]
-    if not isinstance(value, dict):
-        return value
-    out = {k: local(v) for k, v in value.items()}
-    if "image" in out:
-        out.update(image=os.environ["CLUSTER_BASE"], imagePullPolicy="Never", command=["sleep", "1000000"])
-        out.pop("args", None)
-    if "containers" in out:
-        out["terminationGracePeriodSeconds"] = 0
-    return out
-
-
 def template_units(pod_template):
     c = pod_template["spec"]["containers"][0].get("resources", {})
     return c.get("requests", {}).get(q.UNITS), c.get("limits", {}).get(q.UNITS)
@@ -112,7 +97,7 @@ class Queues(unittest.TestCase):
             time.sleep(0.5)
 
     def job(self, fraction, **spec):
-        job = local(example("Job")[-1])
+        job = p.local(example("Job")[-1])
         job["metadata"] = {"generateName": "shared-", "labels": job["metadata"]["labels"]}
         job["spec"]["template"]["metadata"]["annotations"] = {"sluice.dev/gpu-fraction": fraction}
         job["spec"].update(spec)
@@ -156,7 +141,7 @@ class Queues(unittest.TestCase):
             time.sleep(3)
 
     def test_a_jobset_is_admitted_whole_or_not_at_all(self):
-        jobset = local(example("JobSet")[-1])
+        jobset = p.local(example("JobSet")[-1])
         workers = jobset["spec"]["replicatedJobs"][-1]
         self.create(jobset)
         self.holds(1, 0, 100)
@@ -172,7 +157,7 @@ class Queues(unittest.TestCase):
         self.running(3)
 
     def test_a_leaderworkerset_counts_leader_and_workers(self):
-        lws = local(example("LeaderWorkerSet")[-1])
+        lws = p.local(example("LeaderWorkerSet")[-1])
         self.create(lws)
         stored = p.get("-n", SPACE, "leaderworkerset", lws["metadata"]["name"])["spec"]["leaderWorkerTemplate"]
         self.assertEqual(template_units(stored["workerTemplate"]), ("40", "40"))
@@ -184,7 +169,7 @@ class Queues(unittest.TestCase):
     def test_an_applied_manifest_keeps_the_units(self):
         # While it waits: in an admitted JobSet, Kueue's own labels stand in the templates, which then cannot change.
         q.queue(SPACE, 50)
-        job = dict(local(example("JobSet")[-1]))
+        job = dict(p.local(example("JobSet")[-1]))
         for replicated in job["spec"]["replicatedJobs"]:
             # JobSet sets it at creation alone, and then refuses an apply without it.
             replicated["template"]["spec"]["completionMode"] = "Indexed"

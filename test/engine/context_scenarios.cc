@@ -70,7 +70,7 @@ SCENARIO(copies_on_a_stream_of_another_gpu) {
 SCENARIO(legacy_streams_of_two_contexts) {
   Card card(0);
   CUcontext second = nullptr;
-  OK(cuCtxCreate(&second, nullptr, 0, 0));
+  OK(CreateContext(&second, 0));
   const CUdeviceptr in_second = Alloc(64 * kMiB), kept = Alloc(64 * kMiB);
   (void)kept;
   OK(cuCtxSetCurrent(card.context));

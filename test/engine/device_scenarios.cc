@@ -25,11 +25,7 @@ SCENARIO(contexts_release_their_memory) {
   uint64_t requested = 0;
   for (int i = 0; i < 1000; ++i) {
     CUcontext context = nullptr;
-#if CUDA_VERSION >= 13000
-    OK(cuCtxCreate(&context, nullptr, 0, 0));
-#else
-    OK(cuCtxCreate(&context, 0, 0));
-#endif
+    OK(CreateContext(&context, 0));
     CUstream s = nullptr;
     OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
     const CUdeviceptr p = Alloc(4 * kMiB), q = Alloc(1000);

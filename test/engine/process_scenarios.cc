@@ -19,14 +19,6 @@ using namespace scenario;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-CUresult CreateContext(CUcontext* context, CUdevice gpu) {
-#if CUDA_VERSION >= 13000
-  return cuCtxCreate(context, nullptr, 0, gpu);
-#else
-  return cuCtxCreate(context, 0, gpu);
-#endif
-}
-
 // Launches over twelve blocks of 64 MiB: more than the smaller budget.
 struct Launches {
   Card card;

@@ -53,6 +53,15 @@ inline uint64_t Budget() {
   return text != nullptr ? std::strtoull(text, nullptr, 10) : 0;
 }
 
+// A context that is current.
+inline CUresult CreateContext(CUcontext* context, CUdevice gpu) {
+#if CUDA_VERSION >= 13000
+  return cuCtxCreate(context, nullptr, 0, gpu);
+#else
+  return cuCtxCreate(context, 0, gpu);
+#endif
+}
+
 class Card : public simgpu_test::Card {
  public:
   explicit Card(int device = 0) : simgpu_test::Card(device) {

@@ -25,6 +25,20 @@ CONFIG = "metrics: {listen: '127.0.0.1:0'}\n"
 ROUNDS = 6
 
 
+def connect_often(agents, times, first=b""):
+    """So many connections to each of the agent's sockets, on each of which a frame is sent."""
+    held = []
+    for path in agents:
+        for _ in range(times):
+            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            s.settimeout(5)
+            s.connect(str(path))
+            if first:
+                s.send(first)
+            held.append(s)
+    return held
+
+
 def cpu_seconds(pid):
     words = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
@@ -198,14 +212,7 @@ def answers_that_are_not_read_take_little_memory(a):
 @test(config="max_connections: 64\n", gpus=2)
 def all_connections_of_a_node_leave_some_for_others(a):
     attacked, calm = [a.allocate(f"attacker{i}", 25) for i in range(3)], a.allocate("victim", 50, gpu=1)
-    held = []
-    for sock in attacked:
-        for _ in range(100):
-            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            s.settimeout(5)
-            s.connect(str(sock))
-            s.send(hello())
-            held.append(s)
+    held = connect_often(attacked, 100, hello())
     wait_for("refusals", lambda: len({e["allocation"] for e in a.events("refused")}) == 3)
     processes = [len(x["processes"]) for x in a.status()["allocations"] if x["id"] != "victim"]
     assert sum(processes) <= 64 and min(processes) >= 8 and max(processes) <= 32, processes
@@ -249,13 +256,7 @@ def silent_connections_leave_descriptors_for_others(a):
     finally:
         agent_rig.BIN = before
     attacked, calm = [a.allocate(f"attacker{i}", 25) for i in range(2)], a.allocate("victim", 50, gpu=1)
-    held = []
-    for sock in attacked:
-        for _ in range(400):
-            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            s.settimeout(5)
-            s.connect(str(sock))
-            held.append(s)
+    held = connect_often(attacked, 400)
     wait_for("refusals", lambda: {e["allocation"] for e in a.events("refused")} >= {"attacker0", "attacker1"})
     assert len(os.listdir(f"/proc/{a.p.pid}/fd")) < 480
     victims = [Victim(calm) for _ in range(8)]  # a process for each of them, and the tools

@@ -14,7 +14,7 @@ namespace {
 template <typename Advise>
 CUresult Advised(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUmemLocation location, Advise advise) {
   const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
-  // As for cuMemAlloc's memory, for memory that was freed, and for what lies behind an allocation.
+  // As for cuMemAlloc's memory, for memory that was freed, and for addresses behind an allocation.
   if (tracked ? !tracked->allocation.app_managed || bytes > tracked->base + tracked->allocation.bytes - pointer
               : IsFreeInArena(pointer))
     return CUDA_ERROR_INVALID_VALUE;

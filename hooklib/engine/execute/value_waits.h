@@ -1,7 +1,7 @@
 // Waits of the application's streams for values in memory that the engine moves. The driver refuses managed memory
 // there. So the stream waits for a cell of the engine's in host memory. Once the stream has come to the wait, which it
 // writes into a cell beside that, a thread of the engine's reads the application's word, and raises the first cell when
-// the word holds what the stream waits for.
+// the word holds the awaited value.
 //
 // The word is read by copies, on a stream of the engine's own: a read by the CPU would move its page.
 #ifndef SLUICE_HOOKLIB_ENGINE_EXECUTE_VALUE_WAITS_H_

@@ -30,7 +30,7 @@ constexpr uint64_t kOnceRate = 40;
 constexpr uint8_t kMaxSlowTimes = 3;  // times in a row: one may have found the link busy
 // An oversize launch that streams faster than one pass over its set touches a part of it, once or many times over.
 // Faults may be far cheaper: 16 rows of 64 KiB that are read 256 times over take 4.8 ms remotely and 0.2 by faults. So
-// faults are tried once remote use has taken what the probe costs; each failure multiplies that by eight.
+// faults are tried once remote use has taken the probe's cost; each failure multiplies that by eight.
 constexpr uint8_t kProbeBackoffShift = 3, kMaxFaultProbes = 6, kMaxSlowProbes = 2;
 constexpr uint64_t kLinkRate = 51;
 constexpr uint64_t kMaxFaultRate = 12;  // 10 to 12 GB/s
