@@ -1,6 +1,7 @@
 // Arrays and textures of generated programs, 3D copies, and values that streams write.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "machine.h"
@@ -121,6 +122,27 @@ CUresult Copy3D(CUdeviceptr to, size_t to_rows, CUdeviceptr from, size_t from_ro
   c.Height = rows;
   c.Depth = slices;
   return cuMemcpy3DAsync(&c, stream);
+}
+
+CUresult Copy3DBatch(CUdeviceptr to, size_t to_rows, CUdeviceptr from, size_t from_rows, size_t width, size_t rows,
+                     size_t slices, CUstream stream) {
+#if CUDA_VERSION >= 13000
+  CUDA_MEMCPY3D_BATCH_OP list[2]{};
+  const size_t first = slices / 2;
+  size_t count = 0;
+  for (const auto& [begin, depth] : {std::pair{size_t{0}, first}, std::pair{first, slices - first}}) {
+    if (depth == 0) continue;
+    CUDA_MEMCPY3D_BATCH_OP& one = list[count++];
+    one.src.type = one.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+    one.src.op.ptr = {from + begin * width * from_rows, width, from_rows, {}};
+    one.dst.op.ptr = {to + begin * width * to_rows, width, to_rows, {}};
+    one.extent = {width, rows, depth};
+    one.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  }
+  return cuMemcpy3DBatchAsync(count, list, 0, stream);
+#else
+  return Copy3D(to, to_rows, from, from_rows, width, rows, slices, stream);
+#endif
 }
 
 CUresult MakeTexture(CUtexObject* out, CUarray array, CUdeviceptr memory, size_t bytes) {

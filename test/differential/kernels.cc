@@ -61,7 +61,6 @@ const char kPtxImage[] =
 std::atomic<bool> g_marks[kMaxMarks];
 CUfunction g_functions[kMaxModules][3], g_sample[kMaxModules];
 CUfunction g_kernels[3];  // of a library: of every context
-CUgraphNode g_nodes[kMaxGraphs];
 enum { kMixFunction, kUpdateFunction, kChaseFunction };
 
 void Set(void* mark) { static_cast<std::atomic<bool>*>(mark)->store(true, std::memory_order_release); }
@@ -93,7 +92,8 @@ CUresult Launch(int module, int which, CUstream stream, Form form, uint64_t* val
   }
 }
 
-// A node that launches `update`.
+}  // namespace
+
 CUDA_KERNEL_NODE_PARAMS UpdateNode(int module, void** params) {
   CUDA_KERNEL_NODE_PARAMS kernel{};
   kernel.func = g_functions[module][kUpdateFunction];
@@ -103,8 +103,6 @@ CUDA_KERNEL_NODE_PARAMS UpdateNode(int module, void** params) {
   kernel.kernelParams = params;
   return kernel;
 }
-
-}  // namespace
 
 CUresult Load(int module) {
   const char* const names[] = {"mix", "update", "chase"};
@@ -168,60 +166,6 @@ CUresult WaitMark(int mark) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   return CUDA_SUCCESS;
-}
-
-CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k, int values) {
-  CUgraph* const out = &g[graph];
-  CUresult result = cuGraphCreate(out, 0);
-  if (result != CUDA_SUCCESS) return result;
-  CUcontext context = nullptr;
-  result = cuCtxGetCurrent(&context);
-  if (result != CUDA_SUCCESS) return result;
-  uint64_t words[] = {data, bytes, k};
-  void* params[] = {&words[0], &words[1], &words[2]};
-  const CUDA_KERNEL_NODE_PARAMS kernel = UpdateNode(module, params);
-  CUgraphNode first = nullptr, second = nullptr, third = nullptr;
-  result = cuGraphAddKernelNode(&first, *out, nullptr, 0, &kernel);
-  if (result != CUDA_SUCCESS) return result;
-  g_nodes[graph] = first;
-  CUDA_MEMCPY3D moved{};
-  moved.srcMemoryType = moved.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-  moved.srcDevice = data;
-  moved.dstDevice = copy;
-  moved.srcPitch = moved.dstPitch = moved.WidthInBytes = bytes;
-  moved.srcHeight = moved.dstHeight = moved.Height = moved.Depth = 1;
-  result = cuGraphAddMemcpyNode(&second, *out, &first, 1, &moved, context);
-  if (result != CUDA_SUCCESS) return result;
-  CUDA_MEMSET_NODE_PARAMS fill{};
-  fill.dst = data;
-  fill.elementSize = 4;
-  fill.value = static_cast<unsigned>(k);
-  fill.width = bytes / 4 / 2 + 1;
-  fill.height = 1;
-  result = cuGraphAddMemsetNode(&third, *out, &second, 1, &fill, context);
-  if (result != CUDA_SUCCESS || values == 0) return result;
-  std::vector<CUstreamBatchMemOpParams> list(static_cast<size_t>(values));
-  for (size_t i = 0; i < list.size(); ++i) {
-    list[i].writeValue.operation = i % 2 ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    list[i].writeValue.address = data + (i * 1048 + 8) % (bytes - 8) / 8 * 8;
-    list[i].writeValue.value64 = (k + i) * 0x100000001u;
-  }
-  const CUDA_BATCH_MEM_OP_NODE_PARAMS batch{context, static_cast<unsigned>(values), list.data(), 0};
-  CUgraphNode fourth = nullptr;
-  return cuGraphAddBatchMemOpNode(&fourth, *out, &third, 1, &batch);
-}
-CUresult SetNode(int graph, int module, CUdeviceptr data, size_t bytes, uint64_t k) {
-  uint64_t values[] = {data, bytes, k};
-  void* params[] = {&values[0], &values[1], &values[2]};
-  const CUDA_KERNEL_NODE_PARAMS kernel = UpdateNode(module, params);
-  return cuGraphExecKernelNodeSetParams(x[graph], g_nodes[graph], &kernel);
-}
-CUresult Instantiate(CUgraphExec* out, CUgraph graph) { return cuGraphInstantiateWithFlags(out, graph, 0); }
-CUresult UpdateExec(CUgraphExec exec, CUgraph graph) {
-  CUgraphExecUpdateResultInfo info{};
-  const CUresult result = cuGraphExecUpdate(exec, graph, &info);
-  Record("update of a graph: %d", static_cast<int>(info.result));
-  return result;
 }
 
 }  // namespace differential

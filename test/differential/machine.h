@@ -94,10 +94,14 @@ CUresult PollEvent(CUevent event);
 // A host function on `stream` that sets mark number `mark`; WaitMark() waits for it.
 CUresult SetMark(int mark, CUstream stream);
 CUresult WaitMark(int mark);
-// A kernel node, a fill and a copy added to a graph by calls, each after the one before.
-// `values`: 0, or how many words the last node writes as a stream's values.
-CUresult BuildGraph(int graph, int module, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k, int values);
-// Gives the kernel node of x[graph], made by BuildGraph(), another `k`.
+// A kernel node, a copy and a fill added to a graph by calls, each after the one before.
+// `values`: 0, or how many words the last node writes as a stream's values; 0 with kInConditional.
+enum GraphShape { kByCalls, kByStruct, kInConditional, kInChild, kCloned, kGraphShapes };
+CUresult BuildGraph(int graph, GraphShape shape, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k,
+                    int values, int module);
+// The parameters of a kernel node that launches `update`.
+CUDA_KERNEL_NODE_PARAMS UpdateNode(int module, void** params);
+// Gives the kernel node of x[graph], made by BuildGraph() in a graph of its own, another `k`.
 CUresult SetNode(int graph, int module, CUdeviceptr data, size_t bytes, uint64_t k);
 CUresult Instantiate(CUgraphExec* out, CUgraph graph);
 // Stops the update of an executable graph by the graph that it was made of.
@@ -113,6 +117,9 @@ CUresult CheckArray(int block, size_t width, size_t rows);
 // Slices of `rows` rows, which are `to_rows` and `from_rows` rows apart.
 CUresult Copy3D(CUdeviceptr to, size_t to_rows, CUdeviceptr from, size_t from_rows, size_t width, size_t rows,
                 size_t slices, CUstream stream);
+// The same as two copies of one batch, whose order among each other is free.
+CUresult Copy3DBatch(CUdeviceptr to, size_t to_rows, CUdeviceptr from, size_t from_rows, size_t width, size_t rows,
+                     size_t slices, CUstream stream);
 // A texture over an array, or with a null one over memory.
 CUresult MakeTexture(CUtexObject* out, CUarray array, CUdeviceptr memory, size_t bytes);
 // out[i] = mix of the texture's words and k.

@@ -58,7 +58,7 @@ struct Capture {
   int stream = -1, thread = 0, mode = 0;
 };
 struct Graph {
-  bool live = false, has_exec = false;
+  bool live = false, has_exec = false, has_condition = false;
   int context = -1;
   std::set<int> reads, writes, needs;  // blocks; `needs` must be defined before
   std::set<int> defines;

@@ -53,13 +53,17 @@ bool World::DoGraph(const Op& op) {
       graph.needs = {op.b};
       if (bytes != blocks[op.c].bytes) graph.needs.insert(op.c);
       graph.defines = {op.b, op.c};
-      graph.node_block = op.b;
+      const int shape = contexts[context].green ? kByCalls : random.Below(kGraphShapes);
+      graph.has_condition = shape == kInConditional;
+      // The driver sets the parameters of nodes of the graph itself alone.
+      graph.node_block = shape == kInConditional || shape == kInChild ? -1 : op.b;
       graph.node_bytes = bytes;
       Use(op.thread, context);
       const int k = random.Below(1 << 20);
       // The driver refuses values in managed memory and in that of pools.
-      const int values = blocks[op.b].kind == kAllocated && random.OneIn(2) ? 1 + random.Below(4) : 0;
-      Emit(kBuildGraph, op.thread, {op.a, context, op.b, op.c, bytes, k, values});
+      const bool has_values = blocks[op.b].kind == kAllocated && !graph.has_condition && random.OneIn(2);
+      const int values = has_values ? 1 + random.Below(4) : 0;
+      Emit(kBuildGraph, op.thread, {op.a, shape, op.b, op.c, bytes, k, values, context});
       return true;
     }
     case OpKind::kMakeExec:
@@ -147,7 +151,7 @@ bool World::LaunchExec(const Op& op, Random& random) {
   }
   Use(thread, streams[stream].context);
   if (random.OneIn(4)) Emit(kUpload, thread, {op.a, streams[stream].number});
-  if (random.OneIn(6) && Unsafe(thread)) Emit(kUpdateExec, thread, {op.a});
+  if (!graph.has_condition && random.OneIn(6) && Unsafe(thread)) Emit(kUpdateExec, thread, {op.a});
   const int times = 1 + random.Below(3);
   for (int i = 0; i < times; ++i) Emit(kLaunchGraph, thread, {op.a, streams[stream].number});
   const Stamp stamp = Submit(stream);

@@ -63,8 +63,11 @@ bool World::Slices(const Op& op, Random& random) {
   const int64_t slices = std::min<int64_t>(most / (width * std::max(to_rows, from_rows)), 1 + random.Below(16));
   if (slices == 0) return false;
   const int thread = ThreadFor(stream, op.thread);
+  const bool can_batch = target_.discard && streams[stream].capture < 0 && streams[stream].number >= 3 &&
+                         contexts[blocks[op.a].context].device == contexts[blocks[op.b].context].device;
   if (!Begin(op, stream, {{op.a, true, false}, {op.b, false, false}}, random)) return false;
-  Emit(kCopy3D, thread, {op.a, to_rows, op.b, from_rows, width, rows, slices, streams[stream].number});
+  const bool is_batch = can_batch && random.OneIn(2);
+  Emit(is_batch ? kCopy3DBatch : kCopy3D, thread, {op.a, to_rows, op.b, from_rows, width, rows, slices, streams[stream].number});
   return true;
 }
 

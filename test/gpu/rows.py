@@ -61,7 +61,7 @@ CORRECTNESS = [
         "env": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
         "live_of": "transformer d=512",
     },
-    {"name": "fork", "managed_gib": 4.5, "processes": 2, "command": feature("fork")},
+    {"name": "fork", "managed_gib": 5.5, "processes": 2, "command": feature("fork")},
     {
         "name": "out of memory and retry",
         "managed_gib": 3.25,
