@@ -359,7 +359,8 @@ SCENARIO(checkpoints) {
   const CUdeviceptr p = Alloc(64 * kMiB);
   const CUstream s = card.Stream();
   card.Named(s, {Write(p, 64 * kMiB, 1)});
-  const int locked = cuCheckpointProcessLock(self, nullptr), checkpointed = cuCheckpointProcessCheckpoint(self, nullptr);
+  const int locked = cuCheckpointProcessLock(self, nullptr),
+            checkpointed = cuCheckpointProcessCheckpoint(self, nullptr);
   std::fprintf(stderr, "own %d %d, state %d\n", locked, checkpointed, state_of(self));
   if (locked == CUDA_SUCCESS) {
     OK(cuCheckpointProcessRestore(self, nullptr));

@@ -108,8 +108,8 @@ class SharedGpu:
         )
 
     def start_program(self, program, flags, needs, seconds, stdin=subprocess.DEVNULL, env=None):
-        """`program` under `sluice run` with these flags, killed after so many seconds. It may allocate an equal share of
-        the guard's allowance, as each of the programs that run at once, and is refused if it needs more bytes.
+        """`program` under `sluice run` with these flags, killed after so many seconds. It may allocate an equal share
+        of the guard's allowance, as each of the programs that run at once, and is refused if it needs more bytes.
         """
         share, limit = contextlib.ExitStack(), {}
         if not self.o.sim:

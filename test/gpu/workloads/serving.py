@@ -13,6 +13,7 @@ fractions.
 
 import argparse
 import importlib
+import itertools
 import json
 import os
 import random
@@ -73,7 +74,7 @@ class Clients:
         self.submit(self.output)
         while True:
             for _, arrived, times, digest in self.engine.poll():
-                gaps = [1e3 * (b - a) for a, b in zip(times, times[1:])]
+                gaps = [1e3 * (b - a) for a, b in itertools.pairwise(times)]
                 return {
                     "first_ms": round(1e3 * (times[0] - arrived), 3),
                     "slowest_gap_ms": round(max(gaps, default=0.0), 3),
@@ -93,7 +94,7 @@ def values(ended):
 
 def between(ended, begin, end):
     """The median time between two tokens of a request."""
-    gaps = sorted(b - a for _, _, times, _ in ended for a, b in zip(times, times[1:]) if begin <= b < end)
+    gaps = sorted(b - a for _, _, times, _ in ended for a, b in itertools.pairwise(times) if begin <= b < end)
     return round(1e3 * gaps[len(gaps) // 2], 3) if gaps else None
 
 
