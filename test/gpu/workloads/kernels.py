@@ -69,7 +69,7 @@ def _attend_pages(
     TILE: tl.constexpr,
 ):  # fmt: skip
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    length = tl.load(positions + row) + 1
+    length = tl.load(positions + row).to(tl.int32) + 1
     members, columns = tl.arange(0, 16), tl.arange(0, WIDTH)  # of a product: 16 rows at least
     mine = head * GROUP + members
     inside = members < GROUP
