@@ -49,7 +49,7 @@ CONFIGS = {
 
 def configs_of(engine, names):
     """Those of these names (all if there are none) that the engine can run."""
-    # transformers' buffers and untied weights do not fit a quarter of 16 GiB.
+    # transformers' buffers and untied weights do not fit 4 GiB.
     left_out = {"four"} if engine == "transformers" else set()
     return [c for c in CONFIGS.values() if (not names or c.name in names) and c.name not in left_out]
 

@@ -8,7 +8,9 @@ import os
 import pathlib
 import subprocess
 import sys
+import tarfile
 import tempfile
+import time
 import types
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -163,6 +165,76 @@ def a_server_that_dies_or_hangs_is_named_with_its_last_words():
     assert chatty.process.poll() == 0
 
 
+FAKE_LLAMA = """#!/usr/bin/env python3
+import http.server, json, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_): pass
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200); self.end_headers()
+        for i in range(asked["n_predict"] - (asked["prompt"][0] == asked["prompt"][1])):
+            said = {"content": "x", "tokens": [asked["prompt"][i % 8]], "stop": False}
+            self.wfile.write(b"data: " + json.dumps(said).encode() + bytes([10, 10])); self.wfile.flush()
+        self.wfile.write(b'data: {"content": "", "tokens": [], "stop": true}' + bytes([10, 10]))
+port = int(sys.argv[sys.argv.index("--port") + 1])
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+def llama_server_is_asked_by_http():
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder)
+        (path / "bin").mkdir()
+        (path / "model.gguf").write_bytes(b"GGUF")
+        (path / "bin" / "llama-server").write_text(FAKE_LLAMA)
+        (path / "bin" / "llama-server").chmod(0o755)
+        env = {**os.environ, "SERVING_LLAMA": folder, "PYTHONPATH": str(HERE / "workloads"), "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, HERE / "workloads" / "serving.py", "--engine", "llama", "--batches", "4"]
+        command += ["--prompt", "16", "--output", "5", "--cache-mib", "64"]
+        orders = [{"at_once": 4, "seconds": 0.5, "begin": time.monotonic()}, {"one": True}]
+        done = subprocess.run(
+            [str(c) for c in command],
+            env=env,
+            input="".join(json.dumps(order) + "\n" for order in orders),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+        assert done.returncode == 0 and list(said) == ["READY", "LEVEL", "ONE"], done
+        level, one = json.loads(said["LEVEL"]), json.loads(said["ONE"])
+        assert level["tokens"] > 0 and level["digests"] and not level["differing"], level
+        assert one["digest"] == json.loads(said["READY"])["alone"]["digest"], "the same prompt again"
+        small = subprocess.run(
+            [str(c) for c in [*command, "--output", "9999"]], env=env, capture_output=True, text=True
+        )
+        assert small.returncode == 1 and "are needed" in small.stderr, small
+
+
+def the_packed_source_is_what_the_build_needs():
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder)
+        kept = ("CMakeLists.txt", "ggml/src/ggml.c", "ggml/src/ggml-cuda/mmq.cu", "tools/server/server.cpp")
+        for name in (*kept, "models/large.gguf", "ggml/src/ggml-vulkan/shader.comp", "docs/readme.md"):
+            file = path / "llama_cpp_python-1" / "vendor" / "llama.cpp" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(name)
+        with tarfile.open(path / "sdist.tar.gz", "w:gz") as archive:
+            archive.add(path / "llama_cpp_python-1", "llama_cpp_python-1")
+        with tarfile.open(path / "other.tar.gz", "w:gz") as archive:
+            archive.add(path / "llama_cpp_python-1" / "vendor" / "llama.cpp" / "docs", "other-1")
+        command = [HERE / "llama_build", "--pack", path / "made"]
+        subprocess.run([*command, path / "sdist.tar.gz"], check=True)
+        with tarfile.open(path / "made" / "llama.tar.xz") as archive:
+            assert sorted(archive.getnames()) == sorted(kept), archive.getnames()
+        refused = subprocess.run([*command, path / "other.tar.gz"], capture_output=True, text=True)
+        assert refused.returncode == 1 and "holds no vendor/llama.cpp" in refused.stderr, refused
+        missing = subprocess.run([HERE / "llama_build", path], capture_output=True, text=True)
+        assert missing.returncode == 1 and "make it with --pack" in missing.stderr, missing
+
+
 def run(build, *words):
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         done = subprocess.run(
@@ -178,8 +250,12 @@ def run(build, *words):
         return done, files
 
 
+# Short answers: many begin and end in half a second, also on a loaded machine.
+SHORT = ("--sim", "--seconds", "0.5", "--output", "16")
+
+
 def configurations_run_on_the_simulated_gpu(build):
-    done, files = run(build, "--sim", "--seconds", "0.4", "two", "dedicated", "two-bare", "two-over", "idle")
+    done, files = run(build, *SHORT, "two", "dedicated", "two-bare", "two-over", "idle")
     found = json.loads(files["serving.json"])["engines"]["own"]
     assert not found["failures"], done.stderr
     levels = {name: [r["level"] for r in found["rows"] if r["config"] == name] for name in rows.CONFIGS}
@@ -223,6 +299,8 @@ def main():
         managed_memory_of_each_configuration_fits_the_guards_quarter,
         each_server_has_its_part_of_the_guards_limit,
         a_server_that_dies_or_hangs_is_named_with_its_last_words,
+        llama_server_is_asked_by_http,
+        the_packed_source_is_what_the_build_needs,
     ):
         test()
         print("ok", test.__name__, flush=True)

@@ -1,4 +1,4 @@
-"""One inference server and its clients: serving.py --engine own|transformers|mock [options].
+"""One inference server and its clients: serving.py --engine own|transformers|llama|mock [options].
 
 Loads a model of 1.24 billion random parameters, prints `READY {...}` and obeys lines of stdin:
 
@@ -32,9 +32,10 @@ class Clients:
     """A closed loop: each client sends its next request when its last one ended. The first request of each is shorter,
     so that they do not stay in step."""
 
-    def __init__(self, engine, vocabulary, prompt, output):
+    def __init__(self, engine, prompt, output):
         numbers = random.Random(11)
-        self.prompts = [[numbers.randrange(vocabulary) for _ in range(prompt)] for _ in range(PROMPTS)]
+        tokens = range(engine.lowest_token, engine.vocabulary)
+        self.prompts = [[numbers.choice(tokens) for _ in range(prompt)] for _ in range(PROMPTS)]
         self.engine, self.output, self.used = engine, output, 0
 
     def submit(self, output):
@@ -100,7 +101,7 @@ def between(ended, begin, end):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--engine", choices=("own", "transformers", "mock"), default="own")
+    p.add_argument("--engine", choices=("own", "transformers", "llama", "mock"), default="own")
     p.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     p.add_argument("--tiny", action="store_true", help="a model for tests on a CPU")
     p.add_argument("--batches", default="1", help="numbers of requests at once that will be asked for, as 1,4,16")
@@ -115,7 +116,7 @@ def main():
     a = p.parse_args()
     begin = time.monotonic()
     torch = None
-    if a.engine != "mock":
+    if a.engine in ("own", "transformers"):
         import torch
 
         if a.device == "cuda" and not torch.cuda.is_available():
@@ -130,7 +131,7 @@ def main():
         live_bytes=(a.live_mib or 0) << 20,
         reuse=a.reuse,
     )
-    clients = Clients(engine, 512 if a.tiny else 128256, a.prompt, a.output)
+    clients = Clients(engine, a.prompt, a.output)
     alone = clients.one()
     live = torch.cuda.memory_reserved() if torch and a.device == "cuda" else engine.weight_bytes + engine.cache_bytes
     say(

@@ -9,6 +9,7 @@ PROMPT_S, STEP_S = 0.002, 0.002
 
 class Engine:
     deterministic = True
+    lowest_token, vocabulary = 0, 1000
 
     def __init__(self, torch, device, tiny, batches, longest, cache_bytes=None, live_bytes=None, reuse="last"):
         self.weight_bytes = 16 << 20

@@ -168,10 +168,12 @@ class Running:
 
 class Engine:
     deterministic = True  # in a batch of a given size
+    lowest_token = 0
 
     def __init__(self, torch, device, tiny, batches, longest, cache_bytes=None, live_bytes=None, reuse="last"):
         self.torch, self.device, self.shape = torch, device, Shape(tiny)
         s = self.shape
+        self.vocabulary = s.vocabulary
         if device == "cuda":
             from kernels import PagedAttention as attention
         else:

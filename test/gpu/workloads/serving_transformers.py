@@ -13,6 +13,7 @@ BLOCK = 256  # tokens
 
 class Engine:
     deterministic = False  # the batch's shapes, and so its bits, depend on when requests arrive
+    lowest_token = 0
 
     def __init__(self, torch, device, tiny, batches, longest, cache_bytes=None, live_bytes=None, reuse="last"):
         from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
@@ -30,7 +31,7 @@ class Engine:
                 "num_attention_heads": 32,
             }
         )
-        kv_heads = 2 if tiny else 8
+        kv_heads, self.vocabulary = 2 if tiny else 8, size["vocab_size"]
         config = LlamaConfig(
             **size,
             num_key_value_heads=kv_heads,
