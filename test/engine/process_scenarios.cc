@@ -8,9 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <string>
 #include <thread>
 
 #include "test/engine/scenario.h"
@@ -337,4 +340,53 @@ SCENARIO(many_threads_at_the_budget) {
   size_t left = 0, total = 0;
   OK(cuMemGetInfo(&left, &total));
   if (Budget() != 0) EXPECT(total - left <= 64 * kMiB);
+}
+
+// Checkpoints of this process, before it has memory and then, and of a child and of another program.
+SCENARIO(checkpoints) {
+  Card card;
+  const auto state_of = [](int pid) {
+    CUprocessState state{};
+    const CUresult result = cuCheckpointProcessGetState(pid, &state);
+    return result == CUDA_SUCCESS ? static_cast<int>(state) : -static_cast<int>(result);
+  };
+  const int self = getpid();
+  OK(cuCheckpointProcessLock(self, nullptr));
+  OK(cuCheckpointProcessCheckpoint(self, nullptr));
+  EXPECT(state_of(self) == CU_PROCESS_STATE_CHECKPOINTED);
+  OK(cuCheckpointProcessRestore(self, nullptr));
+  OK(cuCheckpointProcessUnlock(self, nullptr));
+  const CUdeviceptr p = Alloc(64 * kMiB);
+  const CUstream s = card.Stream();
+  card.Named(s, {Write(p, 64 * kMiB, 1)});
+  const int locked = cuCheckpointProcessLock(self, nullptr),
+            checkpointed = cuCheckpointProcessCheckpoint(self, nullptr);
+  std::fprintf(stderr, "own %d %d, state %d\n", locked, checkpointed, state_of(self));
+  if (locked == CUDA_SUCCESS) {
+    OK(cuCheckpointProcessRestore(self, nullptr));
+    OK(cuCheckpointProcessUnlock(self, nullptr));
+  }
+  OK(cuMemFree(p));
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  const pid_t other = fork();
+  if (other == 0) {
+    execle("/bin/sleep", "sleep", "60", nullptr, std::array<char*, 1>{}.data());
+    _exit(1);
+  }
+  // Until it is the other program: its maps no longer hold this one's libraries.
+  while (std::filesystem::read_symlink("/proc/" + std::to_string(other) + "/exe").filename() == "engine_scenarios")
+    usleep(1000);
+  std::fprintf(stderr, "child %d, other %d\n", cuCheckpointProcessLock(child, nullptr),
+               cuCheckpointProcessLock(other, nullptr));
+  for (const pid_t pid : {child, other}) {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+  const CUdeviceptr q = Alloc(64 * kMiB);
+  card.Named(s, {Write(q, 64 * kMiB, 2)});
+  PrintDigest("after", q, 64 * kMiB);
 }

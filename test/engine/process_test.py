@@ -4,13 +4,14 @@ stderr is closed, full or another file; descriptors are reused; exit() runs in a
 
 import os
 import pathlib
+import re
 import struct
 import sys
 import tempfile
 import threading
 
 from engine_agent import Agent, budget_frame, gpu_uuid, welcome
-from engine_rig import SMALL, expect, main, run, same, scenario, skip_if_sanitized, test
+from engine_rig import LARGE, SMALL, expect, main, run, same, scenario, skip_if_sanitized, test
 
 scenario("impossible_sizes_are_refused", evicts=False)
 scenario("impossible_copies_are_refused")
@@ -121,6 +122,20 @@ def descriptors_taken():
         Agent(f"{folder}/agent.sock", talk)
         hooked = run("descriptors_reused_by_the_program", SMALL, env={"SLUICE_SOCKET": f"{folder}/agent.sock"})
     expect(len(pages) >= 2, "the hook connects to the agent again", str(hooked))
+
+
+@test
+def checkpoints():
+    unhooked, managed = run("checkpoints"), run("checkpoints", LARGE)
+    expect("own 0 0, state 2" in unhooked.err and "child 1, other 1" in unhooked.err, "the driver's", unhooked.err)
+    expect("own 801 801, state 0" in managed.err, "refused, and the process goes on", managed.err)
+    expect("child 801, other 1" in managed.err, "a child with the hook, and a program without it", managed.err)
+    expect(managed.err.count("cannot checkpoint a process with unified memory") == 1, "one WARN", managed.err)
+    expect(managed.err.count("SLUICE_UNMANAGED=1") == 1, "it names the setting that allows it", managed.err)
+    expect(managed.out == unhooked.out, "results differ", managed.out)
+    allowed = run("checkpoints", LARGE, env={"SLUICE_UNMANAGED": "1"})
+    said = lambda outcome: re.findall(r"own .*|child .*", outcome.err)
+    expect(said(allowed) == said(unhooked), "with SLUICE_UNMANAGED=1 as without the hook", allowed.err)
 
 
 if __name__ == "__main__":

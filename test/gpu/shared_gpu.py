@@ -35,6 +35,7 @@ class SharedGpu:
 
     def __init__(self, o, config, at_once):
         self.o, self.at_once = o, at_once
+        self.log_name = getattr(o, "log_name", "tenants.log")
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="sluice-tenants-"))
         self.env = dict(os.environ)
         self.build = pathlib.Path(o.build).resolve()
@@ -100,36 +101,27 @@ class SharedGpu:
         flags = ["--fraction", f"{fraction:.2f}"] if fraction else []
         for key, value in settings.items():
             flags += ["--" + key.replace("_", "-"), str(value)]
-        # Equal shares for as many tenants as run at once. A further one is refused.
-        share, env = contextlib.ExitStack(), {}
-        if not self.o.sim:
-            env = share.enter_context(self.allowance.share(at_once=self.at_once, wait=False))
-            if (wanted := live * self.gib * GIB) > (limit := int(env["SLUICE_MANAGED_LIMIT"])):
-                share.close()
-                raise guard.Refused(f"a tenant of {wanted / GIB:.1f} GiB: its share is {limit / GIB:.1f} GiB")
         timing = [str(busy[0]), str(busy[1])] if busy else ["0", "0"]
-        command = [
-            "timeout",
-            "-k",
-            "2",
-            str(int(seconds * 3 + 40)),
-            self.build / "bin" / "sluice",
-            "run",
-            "--run-dir",
-            self.dir / "run",
-            *self.gpu,
-            *flags,
-            "--",
-            self.build / "bin" / "tenant",
-            str(int(live * self.gib * 1024)),
-            str(KERNEL_US),
-            str(seconds),
-            *timing,
-            str(begin_ms),
-        ]
+        work = [int(live * self.gib * 1024), KERNEL_US, seconds, *timing, begin_ms]
+        return self.start_program(
+            [self.build / "bin" / "tenant", *work], flags, live * self.gib * GIB, int(seconds * 3 + 40)
+        )
+
+    def start_program(self, program, flags, needs, seconds, stdin=subprocess.DEVNULL, env=None):
+        """`program` under `sluice run` with these flags, killed after so many seconds. It may allocate an equal share
+        of the guard's allowance, as each of the programs that run at once, and is refused if it needs more bytes.
+        """
+        share, limit = contextlib.ExitStack(), {}
+        if not self.o.sim:
+            limit = share.enter_context(self.allowance.share(at_once=self.at_once, wait=False))
+            if needs > (most := int(limit["SLUICE_MANAGED_LIMIT"])):
+                share.close()
+                raise guard.Refused(f"a tenant of {needs / GIB:.1f} GiB: its share is {most / GIB:.1f} GiB")
+        command = ["timeout", "-k", "2", seconds, self.build / "bin" / "sluice", "run", "--run-dir", self.dir / "run"]
         p = subprocess.Popen(
-            [str(c) for c in command],
-            env={**self.env, **env},
+            [str(c) for c in [*command, *self.gpu, *flags, "--", *program]],
+            env={**self.env, **(env or {}), **limit},
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=open(self.dir / f"err{len(self.running)}", "w"),
             text=True,
@@ -202,7 +194,7 @@ class SharedGpu:
                 os.killpg(p.pid, signal.SIGKILL)
                 p.wait()
             self.shares.pop(p, contextlib.ExitStack()).close()
-        with open(OUT / "tenants.log", "a") as log:
+        with open(OUT / self.log_name, "a") as log:
             for part in sorted(self.dir.glob("err*")) + [self.dir / "log"]:
                 log.write(
                     "".join(

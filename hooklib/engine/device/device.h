@@ -120,6 +120,7 @@ struct Device final : memory::Timeline {
   // The application gave advice for a range of one allocation: it ends with the allocation.
   void NoteAdvice(memory::Extent range, CUmem_advise advice, CUmemLocation location) SLUICE_TAKES_DEVICE_LOCK;
   bool ExceedsManagedLimit(uint64_t bytes) SLUICE_TAKES_DEVICE_LOCK;  // SLUICE_MANAGED_LIMIT
+  bool HoldsManaged() SLUICE_TAKES_DEVICE_LOCK;  // also memory that no allocation uses, but the driver has not back
 
   // --- VMM memory in managed form (device_mapped.cc). `context` owns the reservation. A range is one mapping, and in
   // whole chunks. ---

@@ -98,6 +98,11 @@ bool Device::ExceedsManagedLimit(uint64_t bytes) {
   return limit && requested_bytes + reserved_bytes_ + bytes > limit;
 }
 
+bool Device::HoldsManaged() {
+  DeviceLock lock(mutex);
+  return requested_bytes + reserved_bytes_ > 0;
+}
+
 // As cuMemAlloc does: the pages are on the GPU when the call returns, so that no kernel faults on memory that fits.
 bool Device::Populate(Context* context, const std::vector<Extent>& runs) {
   uint64_t bytes = 0;
