@@ -67,7 +67,8 @@ bool World::Slices(const Op& op, Random& random) {
                          contexts[blocks[op.a].context].device == contexts[blocks[op.b].context].device;
   if (!Begin(op, stream, {{op.a, true, false}, {op.b, false, false}}, random)) return false;
   const bool is_batch = can_batch && random.OneIn(2);
-  Emit(is_batch ? kCopy3DBatch : kCopy3D, thread, {op.a, to_rows, op.b, from_rows, width, rows, slices, streams[stream].number});
+  Emit(is_batch ? kCopy3DBatch : kCopy3D, thread,
+       {op.a, to_rows, op.b, from_rows, width, rows, slices, streams[stream].number});
   return true;
 }
 
