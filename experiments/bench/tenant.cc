@@ -4,7 +4,9 @@
 // training step does. Prints BEGIN once it may launch, then RESULT {"done": [[monotonic seconds, launches], ...], ...}.
 // Needs only libcuda.so.1. On the simulated GPU a launch takes exactly KERNEL_US. On a real one it runs a fixed number
 // of rounds, measured on an idle GPU (--rounds prints it, and SLUICE_TENANT_ROUNDS passes it). With
-// SLUICE_TENANT_MANAGED it allocates managed memory, as a program without sluice must on a GPU that is too small.
+// SLUICE_TENANT_MANAGED it allocates managed memory, as a program without sluice must on a GPU that is too small. With
+// SLUICE_TENANT_TOUCHED=PART it is a server with a paged cache: a launch is the replay of a graph whose kernels name all
+// blocks, and touch that part of each.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -129,9 +131,22 @@ int main(int argc, char** argv) {
   unsigned rounds = 1000;
   if (const char* text = std::getenv("SLUICE_TENANT_ROUNDS")) rounds = static_cast<unsigned>(std::atol(text));
   uint64_t bytes = kBlock;
-  const auto launch = [&](size_t i) {
+  const auto launch_kernel = [&](size_t i) {
     void* parameters[] = {&blocks[i % blocks.size()], &bytes, &rounds};
     CALL(cuLaunchKernel, touch, 264, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr);
+  };
+  CUgraphExec steps = nullptr;
+  if (const char* part = std::getenv("SLUICE_TENANT_TOUCHED")) {
+    bytes = static_cast<uint64_t>(static_cast<double>(kBlock) * std::atof(part)) / 4096 * 4096;
+    CUgraph graph = nullptr;
+    CALL(cuStreamBeginCapture, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    for (size_t i = 0; i < blocks.size(); ++i) launch_kernel(i);
+    CALL(cuStreamEndCapture, stream, &graph);
+    CALL(cuGraphInstantiateWithFlags, &steps, graph, 0);
+  }
+  const auto launch = [&](size_t i) {
+    if (steps == nullptr) return launch_kernel(i);
+    CALL(cuGraphLaunch, steps, stream);
   };
   if (measure) {
     launch(0);

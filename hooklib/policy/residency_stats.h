@@ -18,10 +18,10 @@ struct ResidencyStats {
   uint64_t host_bytes = 0;  // distinct bytes ever evicted: host pages stay with the block
 };
 
-// Bytes of chunks that work used.
+// Bytes of chunks that work used, without those that were found not to be touched.
 struct UsedBytes {
-  uint64_t since_launch = 0;   // live ones that launches since the given one used
-  uint64_t within_minute = 0;  // without those that were found not to be touched
+  uint64_t since_launch = 0;  // live ones that launches since the given one used
+  uint64_t within_minute = 0;
 };
 
 // The non-resident bytes of a graph larger than the capacity, by the reason why they cannot be duplicated.

@@ -96,15 +96,15 @@ class SharedGpu:
                 raise RuntimeError(f"the agent does not answer: {log}")
             time.sleep(0.05)
 
-    def start(self, live, seconds, fraction=None, busy=None, begin_ms=0, **settings):
-        """A tenant whose live bytes are `live` of the GPU; `busy`: (ms on, ms off)."""
+    def start(self, live, seconds, fraction=None, busy=None, begin_ms=0, kernel_us=KERNEL_US, env=None, **settings):
+        """A tenant whose live bytes are `live` of the GPU; `busy`: (ms on, ms off); `env`: more variables."""
         flags = ["--fraction", f"{fraction:.2f}"] if fraction else []
         for key, value in settings.items():
             flags += ["--" + key.replace("_", "-"), str(value)]
         timing = [str(busy[0]), str(busy[1])] if busy else ["0", "0"]
-        work = [int(live * self.gib * 1024), KERNEL_US, seconds, *timing, begin_ms]
+        work = [int(live * self.gib * 1024), kernel_us, seconds, *timing, begin_ms]
         return self.start_program(
-            [self.build / "bin" / "tenant", *work], flags, live * self.gib * GIB, int(seconds * 3 + 40)
+            [self.build / "bin" / "tenant", *work], flags, live * self.gib * GIB, int(seconds * 3 + 40), env=env
         )
 
     def start_program(self, program, flags, needs, seconds, stdin=subprocess.DEVNULL, env=None):

@@ -54,6 +54,12 @@ def main():
         # Half of 8 GiB and of the contexts of two tenants, less that of the running one.
         lines = exit_line.parse((folder / "out" / "tenants.log").read_text())
         assert [line["budget_bytes"] for line in lines] == [int(4.25 * (1 << 30))], run.stderr
+
+        sim = [TENANTS, "--sim", "--build", build, "--scale", "0.5", "--card-gib", "4", "paged"]
+        paged = subprocess.run(sim, env=bare, capture_output=True, text=True)
+        values = [float(row["value"]) for row in json.loads((folder / "out" / "tenants.json").read_text())]
+        # By turns of memory one of the two would have waited for its 15 s.
+        assert len(values) == 2 and values[0] > 0.4 and values[1] < 6, paged.stderr
     finally:
         shutil.rmtree(folder)
 

@@ -83,9 +83,14 @@ void Device::CountUsed() {
       residency.CountUsed(launch_at_second_[active_seconds_ % kSeconds], policy::UseWatch::SecondOf(now_ns));
   touched_bytes_ = used.within_minute;
   if (launches == 0) return;
-  // While everything fits no launch is planned: all live bytes may be used by the next ones.
-  const bool is_known = active.load() && active_seconds_ > kSeconds;
-  working_set_bytes_ = unmanaged_bytes.load() + (is_known ? used.since_launch : live_bytes);
+  // While everything fits no launch is planned. Until planned ones have shown what they use, and samples what they
+  // touch, the process counts with no more than it may hold: budgets fit the GPU together, so nothing that is unknown
+  // makes containers take turns (docs/design/compute-tokens.md).
+  constexpr uint64_t kKnownAfterSeconds = 5;
+  if (active.load() && !is_idle) ++planned_seconds_;
+  const uint64_t unmanaged = unmanaged_bytes.load();
+  working_set_bytes_ = planned_seconds_ > kKnownAfterSeconds ? unmanaged + used.since_launch
+                                                             : std::min(unmanaged + live_bytes, budget.budget_bytes);
   memory_factor.SetCeilingDue();
 }
 

@@ -22,10 +22,11 @@ UsedBytes Residency::CountUsed(uint64_t since_launch, uint32_t second) {
   UsedBytes used;
   chunks_.ForAll([&](Chunk& chunk) {
     if (chunk.last_use > counted_launch_) chunk.used_second = second;
+    if (chunk.touch == memory::Touch::kUntouched) return;
     if (chunk.last_use >= since_launch && chunk.last_use > 0 && chunk.live_bytes > 0) used.since_launch += kChunkBytes;
     // A chunk that is free at this moment counts: a buffer of each step is allocated again with the next one.
     const bool is_used = chunk.used_second != 0 && second - chunk.used_second < kMinute;
-    if (is_used && chunk.touch != memory::Touch::kUntouched) used.within_minute += kChunkBytes;
+    if (is_used) used.within_minute += kChunkBytes;
   });
   counted_launch_ = now_;
   return used;
