@@ -371,6 +371,7 @@ struct Device final : memory::Timeline {
   uint64_t launch_at_second_[kSeconds] SLUICE_BY_DEVICE_LOCK = {};  // launch numbers at the last seconds with launches
   uint64_t active_seconds_ SLUICE_BY_DEVICE_LOCK = 0, planned_seconds_ SLUICE_BY_DEVICE_LOCK = 0;  // with launches
   uint64_t launches_at_last_second_ SLUICE_BY_DEVICE_LOCK = 0;
+  uint64_t loaded_bytes_ SLUICE_BY_DEVICE_LOCK = 0, loaded_launch_ SLUICE_BY_DEVICE_LOCK = 0;  // CountUsed
   uint64_t working_set_bytes_ SLUICE_BY_DEVICE_LOCK = 0, next_allocation_ SLUICE_BY_DEVICE_LOCK = 1;
   policy::UseWatch use_watch_ SLUICE_BY_DEVICE_LOCK;
   uint64_t touched_bytes_ SLUICE_BY_DEVICE_LOCK = 0;  // tracked ones, within the last minute

@@ -79,15 +79,23 @@ void Device::CountUsed() {
     launches_at_last_second_ = launches;
     launch_at_second_[active_seconds_++ % kSeconds] = residency.launches();
   }
-  const policy::UsedBytes used =
-      residency.CountUsed(launch_at_second_[active_seconds_ % kSeconds], policy::UseWatch::SecondOf(now_ns));
+  // While a program loads it writes memory that its work may not touch again: a server clears its whole cache. Use
+  // counts from the end of that on.
+  if (live_bytes > loaded_bytes_ + loaded_bytes_ / 16) {
+    loaded_bytes_ = live_bytes;
+    loaded_launch_ = residency.launches();
+    planned_seconds_ = 0;
+  } else if (active.load() && !is_idle) {
+    ++planned_seconds_;
+  }
+  const uint64_t since = std::max(loaded_launch_ + 1, launch_at_second_[active_seconds_ % kSeconds]);
+  const policy::UsedBytes used = residency.CountUsed(since, policy::UseWatch::SecondOf(now_ns));
   touched_bytes_ = used.within_minute;
   if (launches == 0) return;
   // While everything fits no launch is planned. Until planned ones have shown what they use, and samples what they
   // touch, the process counts with no more than it may hold: budgets fit the GPU together, so nothing that is unknown
   // makes containers take turns (docs/design/compute-tokens.md).
   constexpr uint64_t kKnownAfterSeconds = 5;
-  if (active.load() && !is_idle) ++planned_seconds_;
   const uint64_t unmanaged = unmanaged_bytes.load();
   working_set_bytes_ = planned_seconds_ > kKnownAfterSeconds ? unmanaged + used.since_launch
                                                              : std::min(unmanaged + live_bytes, budget.budget_bytes);
