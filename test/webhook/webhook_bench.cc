@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "common/tls/rotation.h"
 #include "golden.h"
-#include "webhook/certificates/rotation.h"
 #include "webhook/decision/review.h"
 
 namespace {
