@@ -295,6 +295,28 @@ def an_api_server_that_hangs_keeps_no_probe_waiting(a, node):
         reader.join()
 
 
+GIANT = {
+    "of the container": {"sluice.dev/memory-limit": "9" * 200_000},
+    "not a number": {"sluice.dev/gpu-fraction": "x" * 250_000},
+    "control characters": {"sluice.dev/priority": "\n\x1b[31m" * 20_000},
+    "many keys": {f"sluice.dev/{'k' * 50}{i}": "v" for i in range(3500)},
+    "many containers": {f"gpu-memory.sluice.dev/c{i}": "1Gi" for i in range(6000)},
+}
+
+
+@on_node(METRICS)
+def giant_annotations_stay_small_in_log_and_events(a, node):
+    """A tenant may write 256 KiB into each of its pods, past the webhook by pods/status or in an outage."""
+    for n, annotations in enumerate(GIANT.values(), 1):
+        node.allocate(f"giant{n}", n, 10, 0)
+        node.api.pods[-1]["metadata"]["annotations"] = annotations
+    node.start()
+    wait_for("Events", lambda: len({e["involvedObject"]["name"] for e in node.api.events}) == len(GIANT))
+    assert max(len(e["message"]) for e in node.api.events) <= 1024, node.api.events
+    assert (a.dir / "log").stat().st_size < 20_000
+    assert all(ord(c) >= 32 for e in node.api.events for c in e["message"])
+
+
 @on_node("metrics: {listen: '127.0.0.1:0', authentication: kubernetes}\n")
 def slow_clients_of_the_agents_https(a, node):
     node.start()

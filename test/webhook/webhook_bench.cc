@@ -22,6 +22,7 @@
 
 namespace {
 
+using namespace sluice;                 // NOLINT(google-build-using-namespace)
 using namespace sluice::webhook;        // NOLINT(google-build-using-namespace): the program measured
 using namespace sluice::webhook::test;  // NOLINT(google-build-using-namespace)
 using Clock = std::chrono::steady_clock;
