@@ -40,8 +40,8 @@ using Probe = std::function<std::string()>;
 class ProbeServer {
  public:
   static absl::StatusOr<std::unique_ptr<ProbeServer>> Start(const std::string& address,
-                                                            std::shared_ptr<Metrics> metrics, Probe healthy,
-                                                            Probe ready);
+                                                            std::shared_ptr<Metrics> metrics, const Probe& healthy,
+                                                            const Probe& ready);
   virtual ~ProbeServer() = default;
   virtual int port() const = 0;
 };

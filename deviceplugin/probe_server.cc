@@ -29,8 +29,8 @@ class PlainServer final : public ProbeServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ProbeServer>> ProbeServer::Start(const std::string& text,
-                                                                std::shared_ptr<Metrics> metrics, Probe healthy,
-                                                                Probe ready) {
+                                                                std::shared_ptr<Metrics> metrics, const Probe& healthy,
+                                                                const Probe& ready) {
   HttpOptions options = HttpOptions::ForMetrics();
   const auto address = ParseListenAddress(text);
   if (!address) {

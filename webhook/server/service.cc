@@ -2,7 +2,8 @@
 
 namespace sluice::webhook {
 
-Service::Service(Config config, HttpOptions https, HttpOptions metrics, std::function<void(const std::string&)> log)
+Service::Service(Config config, HttpOptions https, const HttpOptions& metrics,
+                 std::function<void(const std::string&)> log)
     : log_(std::move(log)),
       context_(MakeServerContext(certificates_)),
       config_(std::make_shared<const Config>(std::move(config))),
@@ -10,7 +11,7 @@ Service::Service(Config config, HttpOptions https, HttpOptions metrics, std::fun
   https.tls = context_.get();
   https.on_refused = [this](const char* reason) { metrics_.CountRefusal(reason); };
   https_ = std::make_unique<HttpServer>(std::move(https));
-  plain_ = std::make_unique<HttpServer>(std::move(metrics));
+  plain_ = std::make_unique<HttpServer>(metrics);
 
   https_->Post("/mutate", [this](const HttpRequest& r) { return Handle(Path::kMutate, r.body); });
   https_->Post("/validate", [this](const HttpRequest& r) { return Handle(Path::kValidate, r.body); });

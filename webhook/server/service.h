@@ -19,7 +19,7 @@ namespace sluice::webhook {
 class Service {
  public:
   // `log` gets one line at a time, from any thread. The constructor sets `https.tls`.
-  Service(Config config, HttpOptions https, HttpOptions metrics, std::function<void(const std::string&)> log);
+  Service(Config config, HttpOptions https, const HttpOptions& metrics, std::function<void(const std::string&)> log);
   ~Service();
 
   std::string Start();  // empty, or the error
