@@ -22,6 +22,9 @@ struct ContainerKey {
   auto operator<=>(const ContainerKey&) const = default;
 };
 
+// The uid in place of one that the process hides: it is no pod's.
+inline constexpr const char* kHiddenPod = "hidden";
+
 // From the text of /proc/<pid>/cgroup, version 1 or 2, by systemd's or the cgroupfs driver's names. A process may be
 // allowed to make cgroups below its own, with any name: the outermost container of the path counts.
 ContainerKey ContainerOf(std::string_view cgroup);

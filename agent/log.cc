@@ -13,7 +13,8 @@ void SetUpLog(const Config& config) {
 void LogEvent(const Event& e) {
   const bool bad = e.kind == "refused" || e.kind == "not hooked" || e.kind == "reclaim late" ||
                    e.kind == "external process" || e.kind == "forged identity" || e.kind == "foreign card" ||
-                   e.kind == "unproven" || e.kind == "configuration refused" || e.kind == "metrics";
+                   e.kind == "unproven" || e.kind == "descriptors in flight" || e.kind == "configuration refused" ||
+                   e.kind == "metrics";
   const LogLevel level = bad ? LogLevel::kWarn : LogLevel::kInfo;
   if (e.allocation.empty()) return Log(level, e.text, {{"event", e.kind}});
   Log(level, e.text, {{"event", e.kind}, {"allocation", e.allocation}});

@@ -4,6 +4,7 @@
 #ifndef SLUICE_AGENT_NODE_H_
 #define SLUICE_AGENT_NODE_H_
 
+#include <concepts>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -104,6 +105,7 @@ class Node {
   void RemoveAllocation(const std::string& id);
   // Of all allocations together, as the configuration says.
   size_t max_connections() const { return config_.max_connections; }
+  bool in_kubernetes() const { return config_.kubernetes.enabled; }
   bool HasAllocation(const std::string& id) const { return by_id_.contains(id); }
   // The pod's settings rank between those of allocation.json and the rules of `clients`. Its sizes raise no guarantee
   // by themselves: the scheduler gave the units, and gpu-memory is capped at the worth of these, or of the granted
@@ -201,12 +203,17 @@ class Node {
   // node_events.cc
   // Events that processes of the allocation cause: a bucket each. Further ones are counted, and the next one tells it.
   void AddTenantEvent(const std::string& allocation, const std::string& kind, const std::string& text);
+  // `text` is called if the event is kept: a thousand attaches at once make no text that is left out.
+  template <std::invocable Text>
+  void AddTenantEvent(const std::string& allocation, const std::string& kind, Text text) {
+    if (TakeEvent(&EventSource::caused, allocation)) AddEvent(allocation, kind, text());
+  }
   // A check's finding about them. Its bucket is not the processes' own, since they must not be able to empty it.
   void AddFinding(const std::string& allocation, const std::string& kind, const std::string& text,
                   const std::string& pod_uid = "");
   struct EventSource;
-  void AddLimited(TokenBucket EventSource::* bucket, const std::string& allocation, const std::string& kind,
-                  const std::string& text, const std::string& pod_uid = "");
+  // False: the bucket is empty, and the event is counted.
+  bool TakeEvent(TokenBucket EventSource::* bucket, const std::string& allocation);
   struct EventSource {
     TokenBucket caused{2'000'000'000, 100}, found{10'000'000'000, 50};
     size_t kept = 0;  // in events_

@@ -25,26 +25,25 @@ void Node::AddEvent(const std::string& allocation, const std::string& kind, cons
   if (--most->second.kept == 0 && !by_id_.contains(most->first)) sources_.erase(most);
 }
 
-void Node::AddLimited(TokenBucket EventSource::* bucket, const std::string& allocation, const std::string& kind,
-                      const std::string& text, const std::string& pod_uid) {
+bool Node::TakeEvent(TokenBucket EventSource::* bucket, const std::string& allocation) {
   EventSource& source = sources_[allocation];
   if (!(source.*bucket).Take(now_ns_)) {
     ++source.left_out;
-    return;
+    return false;
   }
   const uint64_t untold = source.left_out - source.left_out_told;
   source.left_out_told = source.left_out;
   if (untold > 0) AddEvent(allocation, "events left out", std::to_string(untold) + " events of this allocation");
-  AddEvent(allocation, kind, text, pod_uid);
+  return true;
 }
 
 void Node::AddTenantEvent(const std::string& allocation, const std::string& kind, const std::string& text) {
-  AddLimited(&EventSource::caused, allocation, kind, text);
+  if (TakeEvent(&EventSource::caused, allocation)) AddEvent(allocation, kind, text);
 }
 
 void Node::AddFinding(const std::string& allocation, const std::string& kind, const std::string& text,
                       const std::string& pod_uid) {
-  AddLimited(&EventSource::found, allocation, kind, text, pod_uid);
+  if (TakeEvent(&EventSource::found, allocation)) AddEvent(allocation, kind, text, pod_uid);
 }
 
 void Node::Rejected(const std::string& id, const std::string& reason) {

@@ -66,7 +66,8 @@ void Node::RefuseForeign(Session& s) {
   }
   ++forged_;
   AddTenantEvent(own, "forged identity",
-                 "pid " + std::to_string(s.pid) + " of pod " + s.container.pod_uid +
+                 "pid " + std::to_string(s.pid) +
+                     (s.container.pod_uid == kHiddenPod ? " hides its cgroup, and" : " of pod " + s.container.pod_uid) +
                      " connected to the socket of another pod's allocation and was refused");
   Refuse(s, "this socket belongs to another pod's allocation", false);
 }

@@ -192,8 +192,9 @@ void Node::Admit(Session& s, uint64_t now_ns) {
   const bool first = !a.ever_attached;
   a.ever_attached = true;
   a.refused = false;
-  AddTenantEvent(a.spec.id, returning ? "returned" : "attached",
-                 "pid " + std::to_string(s.pid) + " (" + s.command + ") hook " + s.version + (first ? "" : ", again"));
+  AddTenantEvent(a.spec.id, returning ? "returned" : "attached", [&] {
+    return "pid " + std::to_string(s.pid) + " (" + s.command + ") hook " + s.version + (first ? "" : ", again");
+  });
   dirty_ = true;
 }
 
@@ -208,7 +209,7 @@ void Node::Notice(Session& s, const sluice_notice& notice, uint64_t now_ns) {
                                            "limit reached", "engine failed", "unmanaged VMM"};
   const char* kind = notice.kind < std::size(kKinds) ? kKinds[notice.kind] : kKinds[0];
   AddTenantEvent(s.allocation->spec.id, kind,
-                 "pid " + std::to_string(s.pid) + ": " + Clean(notice.text, sizeof(notice.text)));
+                 [&] { return "pid " + std::to_string(s.pid) + ": " + Clean(notice.text, sizeof(notice.text)); });
 }
 
 void Node::Closed(SessionId session, uint64_t now_ns) {
@@ -217,7 +218,8 @@ void Node::Closed(SessionId session, uint64_t now_ns) {
   if (it == sessions_.end()) return;
   Session& s = *it->second;
   if (s.phase == Session::Phase::kServed) {
-    AddTenantEvent(s.allocation->spec.id, "ended", "pid " + std::to_string(s.pid) + " (" + s.command + ")");
+    AddTenantEvent(s.allocation->spec.id, "ended",
+                   [&] { return "pid " + std::to_string(s.pid) + " (" + s.command + ")"; });
   }
   Drop(s);
 }

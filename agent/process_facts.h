@@ -13,6 +13,10 @@ namespace sluice::agent {
 // The cgroup alone: a few microseconds, for each process that connects. Empty for pid 0, and for a process that ended.
 ContainerKey ReadContainer(int64_t pid);
 
+// The same for one whose first thread may have ended: it is asked of a thread that lives. A process that hides its
+// cgroup is of the pod kHiddenPod. Some more microseconds.
+ContainerKey ReadContainerOfAny(int64_t pid);
+
 // Fills in the members that the cgroup tells.
 void ReadCgroup(int64_t pid, ProcessFacts* facts);
 

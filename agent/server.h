@@ -4,10 +4,10 @@
 #ifndef SLUICE_AGENT_SERVER_H_
 #define SLUICE_AGENT_SERVER_H_
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "agent/event_loop.h"
@@ -61,11 +61,12 @@ class Server : public Port {
     sluice_page* page = nullptr;
     // Frames that the socket could not take. At most one BUDGET and one token frame per GPU wait, since a newer frame
     // replaces an older one: a client that never reads costs a few frames.
-    std::deque<sluice_frame> waiting;
-    bool blocked = false;    // the socket is full, and polled until it is writable
-    bool closing = false;    // after the last waiting frame
-    bool attached = false;   // had its first budget
-    uint64_t attach_ns = 0;  // CPU time so far
+    std::vector<sluice_frame> waiting;  // the first one first; without a block of memory until it is used
+    bool blocked = false;               // the socket is full, and polled until it is writable
+    bool starved = false;               // its page cannot be passed now: the user's descriptors in flight are used up
+    bool closing = false;               // after the last waiting frame
+    bool attached = false;              // had its first budget
+    uint64_t attach_ns = 0;             // CPU time so far
   };
 
   bool Serve(const std::string& id, Place* place, std::string* error);
@@ -81,6 +82,7 @@ class Server : public Port {
   void Reject(const std::string& id, int fd, const std::string& reason);
   void Readable(SessionId session, uint32_t events);
   bool TrySend(Connection& c, const sluice_frame& frame);
+  void WaitToSend(SessionId session, Connection& c);
   void SendWaiting(Connection& c);
   void Flush(SessionId session);
   void SettleSoon();
@@ -96,6 +98,7 @@ class Server : public Port {
   size_t max_descriptors_ = 0, descriptors_ = 0;  // the limit; held by all connections
   int spare_fd_ = -1;                             // closed for a moment to refuse a connection when descriptors run out
   bool send_posted_ = false;
+  uint64_t starved_told_ns_ = 0;
   bool settle_posted_ = false, tick_planned_ = false;
   uint64_t next_plan_ns_ = 0;  // no plan before then
   SessionId next_session_ = 1;
@@ -106,7 +109,7 @@ class Server : public Port {
   std::map<std::string, int> orphans_;  // tied folders found at the start, with the owner's pidfd; -1: it ended
   bool drop_orphans_ = false;
   std::map<std::string, Place> places_;
-  std::map<SessionId, Connection> connections_;
+  std::unordered_map<SessionId, Connection> connections_;
 };
 
 }  // namespace sluice::agent

@@ -31,6 +31,8 @@ constexpr int kSendBytes = 8192;        // of a connection; the kernel doubles i
 // Plans may take a fifth of the time. Time without plans counts for at most this long.
 constexpr uint64_t kPlanShare = 5;
 constexpr uint64_t kMaxCreditNs = 10'000'000;
+constexpr int kStarvedMs = 100;
+constexpr uint64_t kStarvedToldNs = 60'000'000'000;
 constexpr size_t kMaxWaiting = size_t{4} * SLUICE_MAX_GPUS;
 
 int MakePage(sluice_page** page) {
@@ -58,7 +60,8 @@ struct Peer {
 // The process that connected. It may have ended since, and its pid may be another's now: what /proc tells under the pid
 // counts only if the process is alive afterwards. SO_PEERPIDFD has no race. Before Linux 6.5 the pid may be another
 // process's from the beginning.
-Peer PeerOf(int fd) {
+// `of_pods`: a process in no container is looked at closely, since it would pass for one of the node's own.
+Peer PeerOf(int fd, bool of_pods) {
   Peer out;
   ucred cred{};
   socklen_t size = sizeof(cred);
@@ -75,6 +78,7 @@ Peer PeerOf(int fd) {
   }
   if (out.has_ended) return out;
   out.container = ReadContainer(out.pid);
+  if (of_pods && out.container.empty() && out.pid > 0) out.container = ReadContainerOfAny(out.pid);
   pollfd end{out.pidfd, POLLIN, 0};
   out.has_ended = out.pidfd >= 0 && poll(&end, 1, 0) > 0;
   return out;
@@ -122,14 +126,14 @@ void Server::Accept(const std::string& id) {
       Reject(id, fd, "allocation " + id + " holds as many connections as the node can give one");
       continue;
     }
-    const Peer peer = PeerOf(fd);
+    const Peer peer = PeerOf(fd, node_->in_kubernetes());
     if (peer.has_ended) {
       if (peer.pidfd >= 0) close(peer.pidfd);
       close(fd);
       continue;
     }
     const SessionId session = next_session_++;
-    Connection c;
+    Connection& c = connections_[session];
     c.queue = queue;
     c.fd = fd;
     c.pidfd = peer.pidfd;
@@ -144,9 +148,8 @@ void Server::Accept(const std::string& id) {
         SettleSoon();
       });
     }
-    Connection& kept = connections_[session] = std::move(c);
     node_->Opened(session, id, peer.pid, nullptr, MonotonicNs(), peer.container);
-    kept.attach_ns = ThreadNs() - began;  // still there: a refused one is destroyed after this batch of events
+    c.attach_ns = ThreadNs() - began;  // still there: a refused one is destroyed after this batch of events
   }
 }
 
@@ -264,8 +267,9 @@ void Server::Readable(SessionId session, uint32_t events) {
       break;
     }
     if (!c.closing) node_->Received(session, data, static_cast<size_t>(got), MonotonicNs());
-    // A client that does not read its answers is not read, until it does or ends.
-    if (const auto now = connections_.find(session); now == connections_.end() || (now->second.blocked && !ends)) break;
+    // A client that does not read its answers is not read, until it does or ends. After HELLO it waits for the answer.
+    const auto now = connections_.find(session);
+    if (now == connections_.end() || (now->second.blocked && !ends) || !now->second.attached) break;
   }
   const auto it = connections_.find(session);
   if (it != connections_.end() && !it->second.attached) it->second.attach_ns += ThreadNs() - began;
@@ -284,14 +288,29 @@ void Server::Send(SessionId session, const sluice_frame& frame) {
   if (same != c.waiting.end()) {
     *same = frame;
   } else if (c.waiting.size() < kMaxWaiting) {
+    if (c.waiting.empty()) c.waiting.reserve(2);  // WELCOME and BUDGET
     c.waiting.push_back(frame);
   }
   // The first budget or PING follows at once: the process is woken once for both.
   if (frame.h.type == SLUICE_WELCOME || c.blocked) return;
   SendWaiting(c);
-  if (c.waiting.empty()) return;
+  if (!c.waiting.empty()) WaitToSend(session, c);
+}
+
+void Server::WaitToSend(SessionId session, Connection& c) {
   c.blocked = true;
-  c.queue->Change(c.fd, EPOLLRDHUP | EPOLLOUT);
+  if (!std::exchange(c.starved, false)) return c.queue->Change(c.fd, EPOLLRDHUP | EPOLLOUT);
+  // The socket is writable all the time, so that a timer tries again.
+  c.queue->Change(c.fd, EPOLLRDHUP);
+  loop_->After(kStarvedMs, [this, session] {
+    if (connections_.contains(session)) Flush(session);
+  });
+  const uint64_t now = MonotonicNs();
+  if (starved_told_ns_ != 0 && now - starved_told_ns_ < kStarvedToldNs) return;
+  starved_told_ns_ = now;
+  node_->AddEvent("", "descriptors in flight",
+                  "processes wait to attach: user " + std::to_string(geteuid()) +
+                      " has sent more descriptors over sockets than a process may have open, and no one receives them");
 }
 
 bool Server::TrySend(Connection& c, const sluice_frame& frame) {
@@ -312,6 +331,12 @@ bool Server::TrySend(Connection& c, const sluice_frame& frame) {
   }
   const ssize_t n = sendmsg(c.fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (n < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == EINTR)) return false;
+  // The kernel counts descriptors that wait in sockets for each user of the node, and any container's root is the
+  // agent's user. Without CAP_SYS_RESOURCE no process of the user can pass another one then.
+  if (n < 0 && errno == ETOOMANYREFS) {
+    c.starved = true;
+    return false;
+  }
   if (with_page && n > 0) {  // both ends have mapped it
     close(std::exchange(c.page_fd, -1));
     Hold(*c.queue, -1);
@@ -322,14 +347,19 @@ bool Server::TrySend(Connection& c, const sluice_frame& frame) {
 void Server::Flush(SessionId session) {
   Connection& c = connections_.at(session);
   SendWaiting(c);
-  if (!c.waiting.empty()) return;
+  if (!c.waiting.empty()) {
+    if (c.starved) WaitToSend(session, c);
+    return;
+  }
   if (c.closing) return Destroy(session);
   c.blocked = false;
   c.queue->Change(c.fd, EPOLLIN | EPOLLRDHUP);
 }
 
 void Server::SendWaiting(Connection& c) {
-  while (!c.waiting.empty() && TrySend(c, c.waiting.front())) c.waiting.pop_front();
+  size_t sent = 0;
+  while (sent < c.waiting.size() && TrySend(c, c.waiting[sent])) ++sent;
+  c.waiting.erase(c.waiting.begin(), c.waiting.begin() + static_cast<ptrdiff_t>(sent));
 }
 
 void Server::SendSoon() {

@@ -37,11 +37,12 @@ class Metrics {
 using Probe = std::function<std::string()>;
 
 // Serves /metrics, /healthz and /readyz until it is destroyed. Error: it cannot listen on the address.
-class HttpServer {
+class ProbeServer {
  public:
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, std::shared_ptr<Metrics> metrics,
-                                                           Probe healthy, Probe ready);
-  virtual ~HttpServer() = default;
+  static absl::StatusOr<std::unique_ptr<ProbeServer>> Start(const std::string& address,
+                                                            std::shared_ptr<Metrics> metrics, const Probe& healthy,
+                                                            const Probe& ready);
+  virtual ~ProbeServer() = default;
   virtual int port() const = 0;
 };
 

@@ -59,9 +59,9 @@ class PluginRunner {
     if (stopped_) return absl::OkStatus();
     reconciler_ = std::make_unique<Reconciler>(
         ReconcilerOptions{options_.config, options_.kubelet_dir, options_.nvml, snapshots_, metrics_});
-    std::unique_ptr<HttpServer> http;
+    std::unique_ptr<ProbeServer> http;
     if (!options_.config.metrics_address.empty()) {
-      auto started = HttpServer::Start(
+      auto started = ProbeServer::Start(
           options_.config.metrics_address, metrics_, [this] { return Unhealthy(); }, [this] { return Unready(); });
       if (!started.ok()) return started.status();
       http = *std::move(started);

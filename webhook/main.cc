@@ -61,8 +61,7 @@ bool ReadAddress(const std::string& flag, const std::string& text, HttpOptions& 
     LogAnswer(LogLevel::kError, flag + ": '" + text + "' is not accepted; accepted: " + kListenAddressForms);
     return false;
   }
-  options.address = address->host;
-  options.port = address->port;
+  options.address = *address;
   return true;
 }
 
@@ -99,7 +98,7 @@ int PrintPolicy(const Flags& flags, const File& file) {
 }
 
 int Serve(const Flags& flags, const File& file) {
-  HttpOptions https, metrics;
+  HttpOptions https, metrics = HttpOptions::ForMetrics();
   if (!ReadAddress("--listen", flags.listen, https) ||
       !ReadAddress("--metrics-listen", flags.metrics_listen, metrics)) {
     return 2;

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "common/tls/file_reloader.h"
 #include "kube/client.h"
-#include "webhook/certificates/file_reloader.h"
 #include "webhook/certificates/reconciler.h"
 #include "webhook/decision/config.h"
 #include "webhook/node_watch.h"

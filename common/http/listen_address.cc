@@ -63,13 +63,6 @@ std::string FormatHostPort(std::string_view host, unsigned port) {
   return (v6 ? "[" : "") + std::string(host) + (v6 ? "]:" : ":") + std::to_string(port);
 }
 
-std::string BindHost(const ListenAddress& address) {
-  if (address.host != kAny) return address.host;
-  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd >= 0) close(fd);
-  return fd >= 0 || errno != EAFNOSUPPORT ? address.host : "0.0.0.0";
-}
-
 int OpenListener(const ListenAddress& address, int backlog, std::string* error) {
   sockaddr_in6 v6{};
   v6.sin6_family = AF_INET6;
@@ -89,6 +82,14 @@ int OpenListener(const ListenAddress& address, int backlog, std::string* error) 
   }
   if (fd < 0) *error = FormatHostPort(address.host, address.port) + ": " + std::strerror(errno);
   return fd;
+}
+
+uint16_t PortOf(int fd) {
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size);
+  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                                           : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
 }
 
 }  // namespace sluice

@@ -24,12 +24,12 @@ std::optional<ListenAddress> ParseListenAddress(std::string_view text);
 // "10.0.0.1:80", "[::1]:80".
 std::string FormatHostPort(std::string_view host, unsigned port);
 
-// For servers that open their socket themselves: the host, and for "::" on a kernel without IPv6 "0.0.0.0".
-std::string BindHost(const ListenAddress& address);
-
 // A socket that listens, non-blocking and closed on exec. "::" serves both families; on a kernel without IPv6, IPv4.
 // -1: `error` says why ("[::]:8443: Address already in use").
 int OpenListener(const ListenAddress& address, int backlog, std::string* error);
+
+// The port of a socket that listens.
+uint16_t PortOf(int fd);
 
 }  // namespace sluice
 

@@ -66,9 +66,9 @@ class DriverRunner {
   }
 
   absl::Status Run(bool* stuck) {
-    std::unique_ptr<HttpServer> http;
+    std::unique_ptr<ProbeServer> http;
     if (!options_.config.metrics_address.empty()) {
-      auto started = HttpServer::Start(
+      auto started = ProbeServer::Start(
           options_.config.metrics_address, metrics_, [this] { return Unhealthy(); }, [this] { return Unready(); });
       if (!started.ok()) return started.status();
       http = *std::move(started);

@@ -24,8 +24,8 @@ class ExtenderServer {
   int metrics_port() const;  // 0: no second address
 
  private:
-  ExtenderServer();
   class Impl;
+  explicit ExtenderServer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,11 +1,11 @@
-// Addresses to listen at, and the server for metrics and probes, over both families.
+// Addresses to listen at, and the server, over both families.
 #include <httplib.h>
 #include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <string>
 
-#include "common/http/get_server.h"
+#include "common/http/http_server.h"
 #include "common/http/listen_address.h"
 
 namespace sluice {
@@ -22,6 +22,12 @@ bool HasV6() {
 std::string HostOf(const std::string& text) {
   const auto address = ParseListenAddress(text);
   return address ? address->host : "-";
+}
+
+HttpOptions At(const std::string& text) {
+  HttpOptions options = HttpOptions::ForMetrics();
+  options.address = *ParseListenAddress(text);
+  return options;
 }
 
 // The body; empty: no answer.
@@ -50,26 +56,22 @@ TEST_CASE("addresses to listen at") {
 
 TEST_CASE("a server without an address answers over IPv4 and IPv6") {
   for (const char* text : {":0", "[::]:0"}) {
-    GetServer server(1);
-    server.Get("/x", [](const GetRequest& request) { return GetReply{200, request.header("host")}; });
-    std::string error;
-    REQUIRE(server.Start(text, &error));
+    HttpServer server(At(text));
+    server.Get("/x", [](const HttpRequest& request) { return HttpReply{200, request.header("host")}; });
+    REQUIRE(server.Start().empty());
     CHECK(Fetch("127.0.0.1", server.port()) == FormatHostPort("127.0.0.1", static_cast<unsigned>(server.port())));
     if (HasV6()) CHECK(Fetch("::1", server.port()) == FormatHostPort("::1", static_cast<unsigned>(server.port())));
   }
 }
 
 TEST_CASE("a server with an address answers there alone, and says where it cannot listen") {
-  GetServer server(1), second(1);
-  server.Get("/x", [](const GetRequest&) { return GetReply{503, "busy"}; });
-  std::string error;
-  REQUIRE(server.Start("127.0.0.1:0", &error));
+  HttpServer server(At("127.0.0.1:0"));
+  server.Get("/x", [](const HttpRequest&) { return HttpReply{503, "busy"}; });
+  REQUIRE(server.Start().empty());
   CHECK(Fetch("127.0.0.1", server.port()) == "busy");
   if (HasV6()) CHECK(Fetch("::1", server.port()).empty());
-  CHECK_FALSE(second.Start("127.0.0.1:" + std::to_string(server.port()), &error));
-  CHECK(error.starts_with("127.0.0.1:" + std::to_string(server.port()) + " cannot be listened at"));
-  CHECK_FALSE(second.Start("localhost:1", &error));
-  CHECK(error == std::string("'localhost:1' is not accepted; accepted: ") + kListenAddressForms);
+  const std::string taken = "127.0.0.1:" + std::to_string(server.port());
+  CHECK(HttpServer(At(taken)).Start() == "the server cannot listen at " + taken + ": Address already in use");
 }
 
 TEST_CASE("a listener's error has the address with brackets") {

@@ -254,7 +254,7 @@ class Reference(unittest.TestCase):
     def test_the_paths(self):
         files = {
             "agent": "agent/metrics_server.cc",
-            "device plugin": "deviceplugin/http_server.cc",
+            "device plugin": "deviceplugin/probe_server.cc",
             "webhook": "webhook/server/service.cc",
             "extender": "scheduler/extender/extender_server.cc",
         }

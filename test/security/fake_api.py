@@ -3,6 +3,7 @@
 The real one is in test/agent/kubernetes_test.py, where the control plane's programs are built.
 """
 
+import contextlib
 import http.server
 import json
 import threading
@@ -14,6 +15,7 @@ class FakeApi:
         self.users = {}  # by token: username
         self.allowed = set()  # (username, path)
         self.reviews, self.events, self.deleted = [], [], []
+        self.hangs = False  # reviews of tokens get no answer
         api = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -28,7 +30,8 @@ class FakeApi:
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                with contextlib.suppress(BrokenPipeError):  # the client's time was over
+                    self.wfile.write(data)
 
             def body(self):
                 return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
@@ -47,6 +50,8 @@ class FakeApi:
                 body = self.body()
                 if self.path.endswith("/tokenreviews"):
                     api.reviews.append(body["spec"]["token"])
+                    while api.hangs and not api.stop.is_set():
+                        api.stop.wait(0.1)
                     user = api.users.get(body["spec"]["token"])
                     status = {"authenticated": True, "user": {"username": user, "groups": ["g"]}} if user else {}
                     return self.answer(201, {**body, "status": status})

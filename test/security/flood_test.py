@@ -11,6 +11,7 @@ import re
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
 import urllib.request
@@ -19,7 +20,7 @@ from attacker import TOKEN_RELEASE, TOKEN_REQUEST, frame, hello, token
 from floods import Victim, attack
 
 import agent_rig  # isort: skip
-from agent_rig import at_once, metrics_port, read_metrics, run, test, wait_for  # isort: skip
+from agent_rig import Skipped, at_once, metrics_port, read_metrics, run, test, wait_for  # isort: skip
 
 CONFIG = "metrics: {listen: '127.0.0.1:0'}\n"
 ROUNDS = 6
@@ -285,6 +286,63 @@ def descriptors_sent_along_are_dropped(a):
     s.send(frame(9, struct.pack("<II", 3, 0) + b"after"))
     wait_for("the frames", lambda: a.events("limit reached"))
     assert count() <= before + 2, (before, count())
+
+
+# Sends descriptors that no one receives, in sockets of its own: each lies in a message.
+IN_FLIGHT = """
+import array, resource, socket, sys
+held, file = [], open("/dev/null")
+rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()] * 250))]
+while True:
+    held.append(socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    held[-1][0].setblocking(False)
+    try:
+        while True: held[-1][0].sendmsg([b"x"], rights)
+    except BlockingIOError: pass
+    except OSError: break  # ETOOMANYREFS
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@test()
+def descriptors_in_flight_hold_attaches_up_and_are_told(a):
+    """The kernel counts them for each user, and the root of a container is the agent's user, without capabilities."""
+    if os.geteuid() != 0:
+        raise Skipped("another user than the agent's counts for itself")
+    a.kill(signal.SIGTERM)
+    programs = a.dir / "programs"
+    programs.mkdir()
+    (programs / "sluice").symlink_to(agent_rig.BIN / "sluice")
+    bare = "exec setpriv --bounding-set -all --inh-caps -all"
+    (programs / "sluice-agent").write_text(f'#!/bin/sh\nulimit -n 1024\n{bare} {agent_rig.BIN}/sluice-agent "$@"\n')
+    (programs / "sluice-agent").chmod(0o755)
+    before, agent_rig.BIN = agent_rig.BIN, programs
+    try:
+        a.start()
+    finally:
+        agent_rig.BIN = before
+    calm = a.allocate("victim", 50)
+    command = f"ulimit -n 2048; {bare} {sys.executable} -c '{IN_FLIGHT}'"
+    attacker = subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        assert attacker.stdout.readline() == "ready\n"
+        s.settimeout(1)
+        s.connect(str(calm))
+        s.send(hello())
+        wait_for("the event", lambda: a.events("descriptors in flight"))
+        used = cpu_seconds(a.p.pid)
+        time.sleep(1)
+        assert cpu_seconds(a.p.pid) - used < 0.2, "the agent tries again all the time"
+        assert len(a.events("descriptors in flight")) == 1
+    finally:
+        attacker.communicate("end\n")
+    s.settimeout(5)
+    got, control, _, _ = s.recvmsg(256, socket.CMSG_SPACE(4))
+    assert struct.unpack_from("<H", got, 6)[0] == 2 and control, "WELCOME comes late, with the page"
+    assert struct.unpack_from("<H", s.recv(256), 6)[0] == 4
+    s.close()
 
 
 if __name__ == "__main__":

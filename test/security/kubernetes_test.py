@@ -15,10 +15,12 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 import time
 
 from attacker import hello, pod_cgroup
 from fake_api import FakeApi
+from slow_clients import withstands
 
 from agent_rig import HERE, UUID, Skipped, at_once, metrics_port, read_metrics, run, test, wait_for  # isort: skip
 
@@ -266,6 +268,59 @@ def a_flood_of_wrong_tokens_reaches_the_api_server_slowly(a, node):
     assert set(codes) <= {401, 503} and codes.count(401) <= allowed, set(codes)
     assert get("/metrics", "scraper-token")[0] == 200, "a known token is served meanwhile"
     assert get("/healthz")[0] == 200
+
+
+@on_node("metrics: {listen: '127.0.0.1:0', authentication: kubernetes}\n")
+def an_api_server_that_hangs_keeps_no_probe_waiting(a, node):
+    """Wrong tokens from several clients: each review takes its whole timeout, and no other request does."""
+    node.api.users, node.api.allowed = {"scraper-token": "scraper"}, {("scraper", "/metrics")}
+    node.start()
+    get = secure(a)
+    assert get("/metrics", "scraper-token")[0] == 200
+    node.api.hangs = True
+    readers = [threading.Thread(target=get, args=("/metrics", f"wrong-{i}")) for i in range(6)]
+    for reader in readers:
+        reader.start()
+    wait_for("the first review that hangs", lambda: len(node.api.reviews) >= 2)
+    time.sleep(0.2)
+    took = []
+    for _ in range(8):
+        begin = time.monotonic()
+        assert get("/healthz")[0] == 200 and get("/metrics", "scraper-token")[0] == 200
+        took.append(time.monotonic() - begin)
+        time.sleep(0.1)
+    assert max(took) < 1, took
+    node.api.hangs = False
+    for reader in readers:
+        reader.join()
+
+
+GIANT = {
+    "of the container": {"sluice.dev/memory-limit": "9" * 200_000},
+    "not a number": {"sluice.dev/gpu-fraction": "x" * 250_000},
+    "control characters": {"sluice.dev/priority": "\n\x1b[31m" * 20_000},
+    "many keys": {f"sluice.dev/{'k' * 50}{i}": "v" for i in range(3500)},
+    "many containers": {f"gpu-memory.sluice.dev/c{i}": "1Gi" for i in range(6000)},
+}
+
+
+@on_node(METRICS)
+def giant_annotations_stay_small_in_log_and_events(a, node):
+    """A tenant may write 256 KiB into each of its pods, past the webhook by pods/status or in an outage."""
+    for n, annotations in enumerate(GIANT.values(), 1):
+        node.allocate(f"giant{n}", n, 10, 0)
+        node.api.pods[-1]["metadata"]["annotations"] = annotations
+    node.start()
+    wait_for("Events", lambda: len({e["involvedObject"]["name"] for e in node.api.events}) == len(GIANT))
+    assert max(len(e["message"]) for e in node.api.events) <= 1024, node.api.events
+    assert (a.dir / "log").stat().st_size < 20_000
+    assert all(ord(c) >= 32 for e in node.api.events for c in e["message"])
+
+
+@on_node("metrics: {listen: '127.0.0.1:0', authentication: kubernetes}\n")
+def slow_clients_of_the_agents_https(a, node):
+    node.start()
+    withstands(metrics_port(a), tls=True)
 
 
 if __name__ == "__main__":

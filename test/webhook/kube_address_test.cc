@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "common/http/get_server.h"
+#include "common/http/http_server.h"
 #include "common/http/listen_address.h"
 #include "kube/client.h"
 
@@ -33,10 +33,10 @@ std::string KindAt(const std::string& server) {
 }
 
 TEST_CASE("the API server is reached by names, IPv4 and IPv6") {
-  GetServer api(1);
-  api.Get("/api/v1/nodes/n", [](const GetRequest&) { return GetReply{200, R"({"kind":"Node"})", "application/json"}; });
-  std::string error;
-  REQUIRE(api.Start(":0", &error));
+  HttpServer api(HttpOptions{});
+  api.Get("/api/v1/nodes/n",
+          [](const HttpRequest&) { return HttpReply{200, R"({"kind":"Node"})", "application/json"}; });
+  REQUIRE(api.Start().empty());
   const std::string port = std::to_string(api.port());
   CHECK(KindAt("http://127.0.0.1:" + port) == "Node");
   CHECK(KindAt("http://127.0.0.1:" + port + "/") == "Node");

@@ -19,7 +19,7 @@ SecretData MakeCertificate(std::chrono::system_clock::time_point now) {
 
 HttpOptions Loopback() {
   HttpOptions o;
-  o.address = "127.0.0.1";
+  o.address.host = "127.0.0.1";
   return o;
 }
 

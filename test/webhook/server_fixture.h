@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "webhook/certificates/rotation.h"
+#include "common/tls/rotation.h"
 #include "webhook/server/service.h"
 
 namespace sluice::webhook::test {

@@ -10,10 +10,10 @@
 #include <thread>
 
 #include "server_fixture.h"
-#include "webhook/server/client_pace.h"
 
 namespace {
 
+using namespace sluice;                 // NOLINT(google-build-using-namespace)
 using namespace sluice::webhook;        // NOLINT(google-build-using-namespace): the library under test
 using namespace sluice::webhook::test;  // NOLINT(google-build-using-namespace)
 using namespace std::chrono_literals;
@@ -172,48 +172,4 @@ TEST_CASE("without free descriptors, the oldest connections are closed and the n
   CHECK(good == 1);
   waitpid(child, nullptr, 0);
   for (const int fd : {to_clients[0], to_clients[1], from_clients[0], from_clients[1]}) close(fd);
-}
-
-TEST_CASE("one client's requests wait for its pace, and another's do not") {
-  using Clock = std::chrono::steady_clock;
-  HttpOptions options;
-  options.address = "127.0.0.1";
-  options.requests_per_s = 10;
-  HttpServer server(options);
-  server.Get("/x", [](std::string_view) { return HttpReply{200, "x"}; });
-  REQUIRE(server.Start().empty());
-  httplib::Client busy("127.0.0.1", server.port()), other("127.0.0.1", server.port());
-  busy.set_keep_alive(true);
-  other.set_interface("127.0.0.2");
-  const auto begin = Clock::now();
-  std::thread flood([&] {
-    for (int i = 0; i < 35; ++i) CHECK(busy.Get("/x")->status == 200);
-  });
-  std::this_thread::sleep_for(500ms);
-  const auto asked = Clock::now();
-  CHECK(other.Get("/x")->status == 200);
-  CHECK(Clock::now() - asked < 500ms);
-  flood.join();
-  CHECK(Clock::now() - begin > 1200ms);  // twenty at once, and ten a second
-}
-
-TEST_CASE("addresses without end share a bucket, and one that paused gets its own again") {
-  ClientPace pace(1);
-  ClientPace::Clock::time_point now{};
-  ClientAddress a{};
-  for (int i = 0; i < 10000; ++i) {
-    a[0] = static_cast<unsigned char>(i);
-    a[1] = static_cast<unsigned char>(i >> 8);
-    if (i < 4096) {
-      CHECK(pace.Take(a, now));
-    } else {
-      pace.Take(a, now);
-    }
-  }
-  a[2] = 1;
-  CHECK_FALSE(pace.Take(a, now));  // the shared one is empty
-  now += 10s;
-  CHECK(pace.Take(a, now));
-  CHECK(pace.Take(a, now));
-  CHECK_FALSE(pace.Take(a, now));
 }

@@ -8,6 +8,7 @@
 
 namespace {
 
+using namespace sluice;                 // NOLINT(google-build-using-namespace)
 using namespace sluice::webhook;        // NOLINT(google-build-using-namespace): the library under test
 using namespace sluice::webhook::test;  // NOLINT(google-build-using-namespace)
 using namespace std::chrono_literals;

@@ -16,12 +16,13 @@
 #include <thread>
 #include <vector>
 
+#include "common/tls/rotation.h"
 #include "golden.h"
-#include "webhook/certificates/rotation.h"
 #include "webhook/decision/review.h"
 
 namespace {
 
+using namespace sluice;                 // NOLINT(google-build-using-namespace)
 using namespace sluice::webhook;        // NOLINT(google-build-using-namespace): the program measured
 using namespace sluice::webhook::test;  // NOLINT(google-build-using-namespace)
 using Clock = std::chrono::steady_clock;

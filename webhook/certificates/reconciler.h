@@ -7,9 +7,9 @@
 #include <chrono>
 #include <string>
 
+#include "common/tls/key_pair.h"
+#include "common/tls/rotation.h"
 #include "kube/client.h"
-#include "webhook/certificates/key_pair.h"
-#include "webhook/certificates/rotation.h"
 #include "webhook/decision/config.h"
 
 namespace sluice::webhook {

@@ -2,7 +2,8 @@
 
 namespace sluice::webhook {
 
-Service::Service(Config config, HttpOptions https, HttpOptions metrics, std::function<void(const std::string&)> log)
+Service::Service(Config config, HttpOptions https, const HttpOptions& metrics,
+                 std::function<void(const std::string&)> log)
     : log_(std::move(log)),
       context_(MakeServerContext(certificates_)),
       config_(std::make_shared<const Config>(std::move(config))),
@@ -10,18 +11,15 @@ Service::Service(Config config, HttpOptions https, HttpOptions metrics, std::fun
   https.tls = context_.get();
   https.on_refused = [this](const char* reason) { metrics_.CountRefusal(reason); };
   https_ = std::make_unique<HttpServer>(std::move(https));
-  metrics.workers = 1;
-  metrics.max_connections = 32;
-  metrics.max_body_bytes = 0;
-  plain_ = std::make_unique<HttpServer>(std::move(metrics));
+  plain_ = std::make_unique<HttpServer>(metrics);
 
-  https_->Post("/mutate", [this](std::string_view body) { return Handle(Path::kMutate, body); });
-  https_->Post("/validate", [this](std::string_view body) { return Handle(Path::kValidate, body); });
+  https_->Post("/mutate", [this](const HttpRequest& r) { return Handle(Path::kMutate, r.body); });
+  https_->Post("/validate", [this](const HttpRequest& r) { return Handle(Path::kValidate, r.body); });
   for (HttpServer* server : {https_.get(), plain_.get()}) {
-    server->Get("/healthz", [](std::string_view) { return HttpReply{200, "ok\n"}; });
-    server->Get("/readyz", [this](std::string_view) { return Ready(); });
+    server->Get("/healthz", [](const HttpRequest&) { return HttpReply{200, "ok\n"}; });
+    server->Get("/readyz", [this](const HttpRequest&) { return Ready(); });
   }
-  plain_->Get("/metrics", [this](std::string_view) {
+  plain_->Get("/metrics", [this](const HttpRequest&) {
     metrics_.SetConnections(https_->connections());
     return HttpReply{200, metrics_.Text(), "text/plain; version=0.0.4; charset=utf-8"};
   });

@@ -7,11 +7,11 @@
 #include <mutex>
 #include <string>
 
-#include "webhook/certificates/key_pair.h"
+#include "common/http/http_server.h"
+#include "common/tls/key_pair.h"
+#include "common/tls/tls_context.h"
 #include "webhook/decision/nodes.h"
-#include "webhook/server/http_server.h"
 #include "webhook/server/metrics.h"
-#include "webhook/server/tls_context.h"
 
 namespace sluice::webhook {
 
@@ -19,7 +19,7 @@ namespace sluice::webhook {
 class Service {
  public:
   // `log` gets one line at a time, from any thread. The constructor sets `https.tls`.
-  Service(Config config, HttpOptions https, HttpOptions metrics, std::function<void(const std::string&)> log);
+  Service(Config config, HttpOptions https, const HttpOptions& metrics, std::function<void(const std::string&)> log);
   ~Service();
 
   std::string Start();  // empty, or the error

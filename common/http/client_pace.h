@@ -1,13 +1,13 @@
 // How many requests a second each client's address may make. For the loop's thread alone.
-#ifndef SLUICE_WEBHOOK_SERVER_CLIENT_PACE_H_
-#define SLUICE_WEBHOOK_SERVER_CLIENT_PACE_H_
+#ifndef SLUICE_COMMON_HTTP_CLIENT_PACE_H_
+#define SLUICE_COMMON_HTTP_CLIENT_PACE_H_
 
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <map>
 
-namespace sluice::webhook {
+namespace sluice::http {
 
 using ClientAddress = std::array<unsigned char, 16>;  // IPv4 in its IPv6 form
 
@@ -35,6 +35,6 @@ class ClientPace {
   std::map<ClientAddress, Bucket> clients_;
 };
 
-}  // namespace sluice::webhook
+}  // namespace sluice::http
 
-#endif  // SLUICE_WEBHOOK_SERVER_CLIENT_PACE_H_
+#endif  // SLUICE_COMMON_HTTP_CLIENT_PACE_H_

@@ -1,8 +1,8 @@
-#include "webhook/server/tls_context.h"
+#include "common/tls/tls_context.h"
 
 #include <openssl/ssl.h>
 
-namespace sluice::webhook {
+namespace sluice {
 namespace {
 
 int ServeCertificate(SSL* ssl, void* store) {
@@ -40,4 +40,4 @@ TlsContext MakeServerContext(const CertificateStore& store) {
   return context;
 }
 
-}  // namespace sluice::webhook
+}  // namespace sluice

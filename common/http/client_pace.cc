@@ -1,4 +1,4 @@
-#include "webhook/server/client_pace.h"
+#include "common/http/client_pace.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace sluice::webhook {
+namespace sluice::http {
 
 ClientAddress ClientOf(int fd) {
   ClientAddress out{};
@@ -38,4 +38,4 @@ bool ClientPace::Take(const ClientAddress& client, Clock::time_point now) {
   return true;
 }
 
-}  // namespace sluice::webhook
+}  // namespace sluice::http

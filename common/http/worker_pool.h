@@ -1,6 +1,6 @@
-// The threads that answer whole requests. Internal to webhook/server.
-#ifndef SLUICE_WEBHOOK_SERVER_WORKER_POOL_H_
-#define SLUICE_WEBHOOK_SERVER_WORKER_POOL_H_
+// The threads that answer whole requests. Internal to common/http.
+#ifndef SLUICE_COMMON_HTTP_WORKER_POOL_H_
+#define SLUICE_COMMON_HTTP_WORKER_POOL_H_
 
 #include <chrono>
 #include <condition_variable>
@@ -12,10 +12,10 @@
 #include <thread>
 #include <vector>
 
-#include "webhook/server/http_dispatch.h"
-#include "webhook/server/http_server.h"
+#include "common/http/http_dispatch.h"
+#include "common/http/http_server.h"
 
-namespace sluice::webhook {
+namespace sluice::http {
 
 // A whole request of connection `id`.
 struct Job {
@@ -23,6 +23,7 @@ struct Job {
   std::string request;
   bool close;  // the client's last request
   std::chrono::steady_clock::time_point queued_at;
+  bool is_first;  // before those that wait already
 };
 
 // The whole reply to a job.
@@ -69,6 +70,6 @@ class WorkerPool {
   bool is_stopping_ = false;
 };
 
-}  // namespace sluice::webhook
+}  // namespace sluice::http
 
-#endif  // SLUICE_WEBHOOK_SERVER_WORKER_POOL_H_
+#endif  // SLUICE_COMMON_HTTP_WORKER_POOL_H_

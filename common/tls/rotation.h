@@ -6,15 +6,15 @@
 //   - The old CA stays published for another `settle_time`, until every replica has replaced its certificate.
 // Each replica measures itself how long the Secret has been unchanged. The dates in certificates come from another
 // replica's clock: a clock an hour ahead would end every wait at once.
-#ifndef SLUICE_WEBHOOK_CERTIFICATES_ROTATION_H_
-#define SLUICE_WEBHOOK_CERTIFICATES_ROTATION_H_
+#ifndef SLUICE_COMMON_TLS_ROTATION_H_
+#define SLUICE_COMMON_TLS_ROTATION_H_
 
 #include <chrono>
 #include <map>
 #include <string>
 #include <vector>
 
-namespace sluice::webhook {
+namespace sluice {
 
 using SecretData = std::map<std::string, std::string>;  // PEM by key: ca.crt, ca.key, tls.crt, tls.key, next.*, old.crt
 
@@ -37,6 +37,6 @@ RotationStep Rotate(const SecretData& secret, std::chrono::system_clock::time_po
 // The caBundle that API servers need: the current CA, the next one and the old one, as PEM.
 std::string CaBundle(const SecretData& secret);
 
-}  // namespace sluice::webhook
+}  // namespace sluice
 
-#endif  // SLUICE_WEBHOOK_CERTIFICATES_ROTATION_H_
+#endif  // SLUICE_COMMON_TLS_ROTATION_H_

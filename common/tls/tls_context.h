@@ -1,14 +1,14 @@
 // The TLS settings of the HTTPS server.
-#ifndef SLUICE_WEBHOOK_SERVER_TLS_CONTEXT_H_
-#define SLUICE_WEBHOOK_SERVER_TLS_CONTEXT_H_
+#ifndef SLUICE_COMMON_TLS_TLS_CONTEXT_H_
+#define SLUICE_COMMON_TLS_TLS_CONTEXT_H_
 
 #include <openssl/types.h>
 
 #include <memory>
 
-#include "webhook/certificates/key_pair.h"
+#include "common/tls/key_pair.h"
 
-namespace sluice::webhook {
+namespace sluice {
 
 struct FreeContext {
   void operator()(SSL_CTX* context) const;
@@ -19,6 +19,6 @@ using TlsContext = std::unique_ptr<SSL_CTX, FreeContext>;
 // outlive it.
 TlsContext MakeServerContext(const CertificateStore& store);
 
-}  // namespace sluice::webhook
+}  // namespace sluice
 
-#endif  // SLUICE_WEBHOOK_SERVER_TLS_CONTEXT_H_
+#endif  // SLUICE_COMMON_TLS_TLS_CONTEXT_H_

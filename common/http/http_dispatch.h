@@ -1,16 +1,16 @@
 // Turns a whole request in memory into a whole reply, with cpp-httplib's parser and router but without its sockets and
 // threads.
-#ifndef SLUICE_WEBHOOK_SERVER_HTTP_DISPATCH_H_
-#define SLUICE_WEBHOOK_SERVER_HTTP_DISPATCH_H_
+#ifndef SLUICE_COMMON_HTTP_HTTP_DISPATCH_H_
+#define SLUICE_COMMON_HTTP_HTTP_DISPATCH_H_
 
 #include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
 
-#include "webhook/server/http_server.h"
+#include "common/http/http_server.h"
 
-namespace sluice::webhook {
+namespace sluice::http {
 
 class HttpDispatch {
  public:
@@ -21,7 +21,6 @@ class HttpDispatch {
 
   // Before the first request.
   void Get(const std::string& path, HttpHandler handler);
-  void GetAuthorized(const std::string& path, AuthorizedHandler handler);
   void Post(const std::string& path, HttpHandler handler);
 
   // Thread-safe. `close`: this is the client's last request; `closed`: the connection must end after the reply.
@@ -35,6 +34,6 @@ class HttpDispatch {
 // A reply without a parsed request.
 std::string ErrorReply(int status, std::string_view reason, bool close);
 
-}  // namespace sluice::webhook
+}  // namespace sluice::http
 
-#endif  // SLUICE_WEBHOOK_SERVER_HTTP_DISPATCH_H_
+#endif  // SLUICE_COMMON_HTTP_HTTP_DISPATCH_H_

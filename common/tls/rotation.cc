@@ -1,4 +1,4 @@
-#include "webhook/certificates/rotation.h"
+#include "common/tls/rotation.h"
 
 #include <openssl/bn.h>
 #include <openssl/ec.h>
@@ -10,7 +10,7 @@
 #include <memory>
 #include <optional>
 
-namespace sluice::webhook {
+namespace sluice {
 namespace {
 
 using Time = std::chrono::system_clock::time_point;
@@ -193,4 +193,4 @@ std::string CaBundle(const SecretData& secret) {
   return Get(secret, "ca.crt") + Get(secret, "next.crt") + Get(secret, "old.crt");
 }
 
-}  // namespace sluice::webhook
+}  // namespace sluice

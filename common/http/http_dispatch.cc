@@ -1,11 +1,11 @@
-#include "webhook/server/http_dispatch.h"
+#include "common/http/http_dispatch.h"
 
 #include <httplib.h>
 
 #include <cstring>
 #include <functional>
 
-namespace sluice::webhook {
+namespace sluice::http {
 namespace {
 
 // Reads from a whole request and writes into a string.
@@ -39,11 +39,13 @@ class MemoryStream final : public httplib::Stream {
   std::string out_;
 };
 
-void Reply(const std::function<HttpReply(std::string_view)>& handler, std::string_view part,
-           httplib::Response& response) {
-  const HttpReply reply = handler(part);
-  response.status = reply.status;
-  response.set_content(reply.body, reply.type);
+httplib::Server::Handler Route(HttpHandler handler) {
+  return [handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
+    const HttpReply reply =
+        handler({request.body, [&request](const std::string& name) { return request.get_header_value(name); }});
+    response.status = reply.status;
+    response.set_content(reply.body, reply.type);
+  };
 }
 
 }  // namespace
@@ -64,23 +66,10 @@ HttpDispatch::HttpDispatch(std::chrono::milliseconds idle_timeout) : router_(std
 }
 HttpDispatch::~HttpDispatch() = default;
 
-void HttpDispatch::Get(const std::string& path, HttpHandler handler) {
-  router_->Get(path, [handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
-    Reply(handler, request.body, response);
-  });
-}
-
-void HttpDispatch::GetAuthorized(const std::string& path, AuthorizedHandler handler) {
-  router_->Get(path, [handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
-    Reply(handler, request.get_header_value("Authorization"), response);
-  });
-}
+void HttpDispatch::Get(const std::string& path, HttpHandler handler) { router_->Get(path, Route(std::move(handler))); }
 
 void HttpDispatch::Post(const std::string& path, HttpHandler handler) {
-  router_->Post(path, httplib::Server::Handler(
-                          [handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
-                            Reply(handler, request.body, response);
-                          }));
+  router_->Post(path, Route(std::move(handler)));
 }
 
 std::string HttpDispatch::Handle(std::string_view request, bool close, bool& closed) {
@@ -98,4 +87,4 @@ std::string ErrorReply(int status, std::string_view reason, bool close) {
          (close ? "\r\nConnection: close" : "") + "\r\n\r\n" + std::string(reason) + "\n";
 }
 
-}  // namespace sluice::webhook
+}  // namespace sluice::http

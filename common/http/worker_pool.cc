@@ -1,8 +1,8 @@
-#include "webhook/server/worker_pool.h"
+#include "common/http/worker_pool.h"
 
 #include <unistd.h>
 
-namespace sluice::webhook {
+namespace sluice::http {
 
 void SetNice(int more) {
   // Of a thread, on Linux. A lower priority is always permitted.
@@ -32,7 +32,7 @@ bool WorkerPool::Submit(Job& job) {
   {
     const std::lock_guard lock(mutex_);
     if (queue_.size() >= options_.max_queued) return false;
-    queue_.push_back(std::move(job));
+    job.is_first ? queue_.push_front(std::move(job)) : queue_.push_back(std::move(job));
   }
   has_work_.notify_one();
   return true;
@@ -74,4 +74,4 @@ void WorkerPool::Run() {
   }
 }
 
-}  // namespace sluice::webhook
+}  // namespace sluice::http

@@ -1,4 +1,4 @@
-#include "webhook/server/http_server.h"
+#include "common/http/http_server.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -7,23 +7,31 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <deque>
 #include <thread>
 #include <utility>
 
-#include "webhook/server/client_pace.h"
-#include "webhook/server/connections.h"
-#include "webhook/server/http_connection.h"
-#include "webhook/server/http_dispatch.h"
-#include "webhook/server/http_frame.h"
-#include "webhook/server/listener.h"
-#include "webhook/server/worker_pool.h"
+#include "common/http/client_pace.h"
+#include "common/http/connections.h"
+#include "common/http/http_connection.h"
+#include "common/http/http_dispatch.h"
+#include "common/http/http_frame.h"
+#include "common/http/worker_pool.h"
 
-namespace sluice::webhook {
+namespace sluice {
 
 using Clock = std::chrono::steady_clock;
+using http::Connection;
+using http::Step;
+
+namespace {
+
+constexpr int kListenBacklog = 1024;
+
+}  // namespace
 
 class HttpServer::Impl {
  public:
@@ -31,14 +39,17 @@ class HttpServer::Impl {
       : dispatch(options.idle_timeout),
         o_(options),
         workers_(o_, dispatch, [this] { Wake(); }),
-        pace_(options.requests_per_s) {}
+        pace_(options.requests_per_s),
+        probe_pace_(options.requests_per_s) {}
   ~Impl() { Stop(std::chrono::milliseconds(0)); }
 
-  HttpDispatch dispatch;
+  http::HttpDispatch dispatch;
 
   std::string Start() {
-    port_ = o_.port;
-    if (std::string error = Listen(o_.address, port_, listener_); !error.empty()) return error;
+    std::string error;
+    listener_ = OpenListener(o_.address, kListenBacklog, &error);
+    if (listener_ < 0) return "the server cannot listen at " + error;
+    port_ = PortOf(listener_);
     epoll_ = epoll_create1(EPOLL_CLOEXEC);
     wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     Watch(listener_, kListenerId);
@@ -55,7 +66,8 @@ class HttpServer::Impl {
     Wake();
     loop_.join();
     workers_.Stop();
-    connections_.clear();
+    for (const uint64_t id : connections_.IdsOf([](const Connection&) { return true; }))
+      connections_.Close(connections_.At(id));
     for (int* fd : {&listener_, &epoll_, &wake_}) {
       if (*fd >= 0) ::close(*fd);
       *fd = -1;
@@ -63,13 +75,15 @@ class HttpServer::Impl {
   }
 
   uint16_t port() const { return port_; }
-  size_t connections() const { return connection_count_; }
+  size_t connections() const { return connections_.size(); }
 
  private:
   // Ids of the epoll events.
-  static constexpr uint64_t kListenerId = 0, kWakeId = 1, kFirstConnectionId = 2;
+  static constexpr uint64_t kListenerId = 0, kWakeId = 1;
   static constexpr int kMaxEventsPerWait = 64;
   static constexpr int kPollMs = 50;
+  // Then the requests of those that came are read, before later ones may displace them.
+  static constexpr int kMaxAcceptsPerTurn = 16;
   static constexpr std::chrono::milliseconds kDeadlineScanInterval{100};
   static constexpr size_t kReadChunkBytes = 16384;
 
@@ -92,7 +106,7 @@ class HttpServer::Impl {
   // ---- Everything below runs on the loop's thread.
 
   void RunLoop() {
-    SetNice(o_.nice);
+    http::SetNice(o_.nice);
     epoll_event events[kMaxEventsPerWait];
     auto next_scan = Clock::now();
     while (true) {
@@ -105,8 +119,8 @@ class HttpServer::Impl {
         } else if (id == kWakeId) {
           uint64_t count = 0;
           (void)!read(wake_, &count, sizeof(count));
-        } else if (const auto it = connections_.find(id); it != connections_.end()) {
-          it->second.is_paused ? Close(it->second) : Advance(it->second, now);  // of a paused one only the end comes
+        } else if (Connection* const c = connections_.Find(id); c != nullptr) {
+          c->is_paused ? connections_.Close(*c) : Advance(*c, now);  // of a paused one only the end comes
         }
       }
       DeliverReplies(now);
@@ -131,52 +145,42 @@ class HttpServer::Impl {
   }
 
   void Accept(Clock::time_point now) {
-    while (true) {
+    for (int i = 0; i < kMaxAcceptsPerTurn; ++i) {
       const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
       if (fd < 0) {
         // Without a free descriptor, epoll would report this connection for ever.
-        if ((errno == EMFILE || errno == ENFILE) && CloseOldestWaiting()) continue;
+        if ((errno == EMFILE || errno == ENFILE) && Displace(connections_.Displaceable(now))) continue;
         return;
       }
-      if (connections_.size() >= o_.max_connections && !CloseOldestWaiting()) {
+      if (!MakeRoom(http::ClientOf(fd), now)) {
         ::close(fd);
         CountRefusal("connections");
         continue;
       }
       const int on = 1;
       setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-      Connection& c = connections_[next_id_];
-      c.id = next_id_++;
-      c.Open(fd, o_.tls);
-      c.client = ClientOf(fd);
+      Connection& c = connections_.Add(fd, o_.tls);
       c.since = now;
       c.deadline = now + o_.handshake_timeout;
       Watch(fd, c.id);
       c.events = EPOLLIN;
-      connection_count_ = connections_.size();
     }
   }
 
-  // The one that has waited longest for its client, and whose request is not being answered.
-  bool CloseOldestWaiting() {
-    return CloseOldest([](const Connection& c) {
-      return c.state != Connection::State::kWorking && c.state != Connection::State::kWriting;
-    });
+  // False: every connection that could be closed for one of `client` is being answered.
+  bool MakeRoom(const http::ClientAddress& client, Clock::time_point now) {
+    const size_t own = o_.max_connections_per_client;
+    if (own != 0 && connections_.CountOf(client) >= own && !Displace(connections_.DisplaceableOf(client, now)))
+      return false;
+    return connections_.size() < o_.max_connections || Displace(connections_.Displaceable(now));
   }
 
-  // Frees memory for `newcomer`: closes the oldest connection that is still sending its request.
-  bool CloseOldestSender(const Connection& newcomer) {
-    return CloseOldest([&](const Connection& c) {
-      return c.state == Connection::State::kReading && !c.in.empty() && c.since < newcomer.since;
-    });
-  }
-
-  template <typename Chosen>
-  bool CloseOldest(Chosen chosen) {
-    Connection* const oldest = OldestOf(connections_, chosen);
-    if (oldest != nullptr) CountRefusal("displaced");
-    if (oldest != nullptr) Close(*oldest);
-    return oldest != nullptr;
+  // Closes a connection for another's sake. False: there is none.
+  bool Displace(Connection* c) {
+    if (c == nullptr) return false;
+    CountRefusal("displaced");
+    connections_.Close(*c);
+    return true;
   }
 
   void Advance(Connection& c, Clock::time_point now) {
@@ -201,7 +205,7 @@ class HttpServer::Impl {
         break;
     }
     CountRefusal("handshake");
-    Close(c);
+    connections_.Close(c);
     return false;
   }
 
@@ -217,33 +221,33 @@ class HttpServer::Impl {
         return false;
       }
       if (step == Step::kEnd) {
-        Close(c);
+        connections_.Close(c);
         return false;
       }
       if (c.in.empty()) {
         c.since = now;
         c.deadline = now + o_.request_timeout;
       }
-      while (buffered_bytes_ + received > o_.max_buffered_bytes && CloseOldestSender(c)) {
+      while (connections_.request_bytes + received > o_.max_buffered_bytes && Displace(connections_.OldestSender(c))) {
       }
-      if (buffered_bytes_ + received > o_.max_buffered_bytes) {
+      if (connections_.request_bytes + received > o_.max_buffered_bytes) {
         Refuse(c, 503, "the server is receiving too many bytes at once", true, now);
         return true;
       }
       c.in.append(chunk, received);
-      buffered_bytes_ += received;
+      connections_.request_bytes += received;
     }
   }
 
   // Submits a whole request of the received bytes, or refuses it. True: the connection left the state kReading.
   bool DispatchRequest(Connection& c, Clock::time_point now) {
     if (c.in.empty()) return false;
-    const Frame frame = ReadFrame(c.in, {o_.max_header_bytes, o_.max_body_bytes});
-    if (frame.state == Frame::State::kRefused) {
+    const http::Frame frame = http::ReadFrame(c.in, {o_.max_header_bytes, o_.max_body_bytes});
+    if (frame.state == http::Frame::State::kRefused) {
       Refuse(c, frame.status, frame.reason, true, now);
       return true;
     }
-    if (frame.state == Frame::State::kIncomplete) {
+    if (frame.state == http::Frame::State::kIncomplete) {
       if (frame.wants_continue && !c.is_continue_sent) {
         c.is_continue_sent = true;
         size_t sent = 0;  // the empty socket buffer holds these 25 bytes; otherwise the client continues by itself
@@ -252,7 +256,10 @@ class HttpServer::Impl {
       if (frame.total > c.in.capacity()) c.in.reserve(frame.total);
       return false;
     }
-    if (!pace_.Take(c.client, now)) {
+    const bool is_probe = std::ranges::find(o_.probe_paths, frame.target) != o_.probe_paths.end();
+    const bool has_turn =
+        is_probe || o_.max_work_per_client == 0 || connections_.WorkOf(c.client) < o_.max_work_per_client;
+    if (!has_turn || !(is_probe ? probe_pace_ : pace_).Take(c.client, now)) {
       c.is_paused = true;
       c.deadline = Clock::time_point::max();
       SetInterest(c, 0);
@@ -260,7 +267,7 @@ class HttpServer::Impl {
     }
     c.is_continue_sent = false;
     c.close = frame.close || is_draining_;
-    Job job{c.id, {}, c.close, now};
+    http::Job job{c.id, {}, c.close, now, is_probe};
     if (frame.total == c.in.size()) {
       job.request = std::move(c.in);
       c.in = {};
@@ -269,42 +276,47 @@ class HttpServer::Impl {
       c.in.erase(0, frame.total);
     }
     if (workers_.Submit(job)) {
-      c.state = Connection::State::kWorking;
+      connections_.BeginWork(c);
       c.deadline = Clock::time_point::max();
       SetInterest(c, 0);
       return true;
     }
-    buffered_bytes_ -= frame.total;
+    connections_.request_bytes -= frame.total;
     Refuse(c, 503, "too many requests are waiting", c.close, now);
     return true;
   }
 
   // Connections whose clients may go on.
   void Resume(Clock::time_point now) {
-    if (o_.requests_per_s <= 0) return;
-    for (const uint64_t id : IdsOf(connections_, [](const Connection& c) { return c.is_paused; })) {
-      Connection& c = connections_.at(id);
-      c.is_paused = false;
-      c.deadline = now + o_.request_timeout;
-      if (Read(c, now)) Write(c, now);
+    if (o_.requests_per_s <= 0 && o_.max_work_per_client == 0) return;
+    for (const uint64_t id : connections_.PausedInTurn()) {
+      Connection* const c = connections_.Find(id);
+      if (c == nullptr) continue;  // displaced by one before it
+      c->is_paused = false;
+      c->deadline = now + o_.request_timeout;
+      if (Read(*c, now)) Write(*c, now);
     }
   }
 
   void Refuse(Connection& c, int status, const char* reason, bool close, Clock::time_point now) {
     CountRefusal(status == 503 ? "overload" : "request");
     if (close) {
-      buffered_bytes_ -= c.in.size();
+      connections_.request_bytes -= c.in.size();
       c.in = {};
     }
-    StartReply(c, ErrorReply(status, reason, close), close, now);
+    StartReply(c, http::ErrorReply(status, reason, close), close, now);
   }
 
   void StartReply(Connection& c, std::string reply, bool close, Clock::time_point now) {
     c.out = std::move(reply);
     c.written = 0;
     c.close = close || is_draining_;
-    c.state = Connection::State::kWriting;
+    connections_.EndWork(c, Connection::State::kWriting);
+    c.since = now;
     c.deadline = now + o_.reply_timeout;
+    connections_.reply_bytes += c.out.size();
+    while (connections_.reply_bytes > o_.max_unread_bytes && Displace(connections_.OldestWriter(c))) {
+    }
   }
 
   void Write(Connection& c, Clock::time_point now) {
@@ -312,15 +324,17 @@ class HttpServer::Impl {
       while (c.written < c.out.size()) {
         size_t sent = 0;
         const Step step = c.Send(std::string_view(c.out).substr(c.written), sent);
-        if (step == Step::kEnd) return Close(c);
+        if (step == Step::kEnd) return connections_.Close(c);
         if (step == Step::kWait) return SetInterest(c, EPOLLOUT);
         c.written += sent;
       }
       if (c.close) {
         c.ShutdownWrites();
-        return Close(c);
+        return connections_.Close(c);
       }
+      connections_.reply_bytes -= c.out.size();
       c.out = {};
+      ++c.answered;
       c.state = Connection::State::kReading;
       c.since = now;
       c.deadline = now + (c.in.empty() ? o_.idle_timeout : o_.request_timeout);
@@ -329,13 +343,13 @@ class HttpServer::Impl {
 
   void DeliverReplies(Clock::time_point now) {
     size_t freed_bytes = 0;
-    std::deque<FinishedJob> finished = workers_.TakeFinished(freed_bytes);
-    buffered_bytes_ -= freed_bytes;
-    for (FinishedJob& f : finished) {
-      const auto it = connections_.find(f.id);
-      if (it == connections_.end()) continue;
-      StartReply(it->second, std::move(f.reply), f.close, now);
-      Write(it->second, now);
+    std::deque<http::FinishedJob> finished = workers_.TakeFinished(freed_bytes);
+    connections_.request_bytes -= freed_bytes;
+    for (http::FinishedJob& f : finished) {
+      Connection* const c = connections_.Find(f.id);
+      if (c == nullptr) continue;
+      StartReply(*c, std::move(f.reply), f.close, now);
+      Write(*c, now);
     }
   }
 
@@ -349,52 +363,37 @@ class HttpServer::Impl {
   }
 
   void CloseExpired(Clock::time_point now) {
-    for (const uint64_t id : IdsOf(connections_, [now](const Connection& c) { return c.deadline < now; })) {
-      Connection& c = connections_.at(id);
+    for (const uint64_t id : connections_.IdsOf([now](const Connection& c) { return c.deadline < now; })) {
+      Connection& c = connections_.At(id);
       if (!c.IsIdle()) CountRefusal("deadline");
-      Close(c);
+      connections_.Close(c);
     }
   }
 
   void CloseIdle() {
-    for (const uint64_t id : IdsOf(connections_, [](const Connection& c) { return c.IsIdle(); }))
-      Close(connections_.at(id));
-  }
-
-  void Close(Connection& c) {
-    const uint64_t id = c.id;
-    buffered_bytes_ -= c.in.size();
-    connections_.erase(id);
-    connection_count_ = connections_.size();
+    for (const uint64_t id : connections_.IdsOf([](const Connection& c) { return c.IsIdle(); }))
+      connections_.Close(connections_.At(id));
   }
 
   const HttpOptions o_;
-  WorkerPool workers_;
-  ClientPace pace_;
+  http::WorkerPool workers_;
+  http::ClientPace pace_, probe_pace_;
   int listener_ = -1, epoll_ = -1, wake_ = -1;
   uint16_t port_ = 0;
   std::thread loop_;
   std::atomic<bool> is_draining_ = false;
   std::atomic<Clock::rep> drain_until_ = 0;
-  std::atomic<size_t> connection_count_ = 0;
-
-  // Of the loop's thread.
-  Connections connections_;
-  uint64_t next_id_ = kFirstConnectionId;
-  size_t buffered_bytes_ = 0;  // of requests, received or being answered
+  http::Connections connections_;  // of the loop's thread
 };
 
 HttpServer::HttpServer(const HttpOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 HttpServer::~HttpServer() = default;
 
 void HttpServer::Get(const std::string& path, HttpHandler handler) { impl_->dispatch.Get(path, std::move(handler)); }
-void HttpServer::GetAuthorized(const std::string& path, AuthorizedHandler handler) {
-  impl_->dispatch.GetAuthorized(path, std::move(handler));
-}
 void HttpServer::Post(const std::string& path, HttpHandler handler) { impl_->dispatch.Post(path, std::move(handler)); }
 std::string HttpServer::Start() { return impl_->Start(); }
 uint16_t HttpServer::port() const { return impl_->port(); }
 size_t HttpServer::connections() const { return impl_->connections(); }
 void HttpServer::Drain(std::chrono::milliseconds grace) { impl_->Stop(grace); }
 
-}  // namespace sluice::webhook
+}  // namespace sluice

@@ -1,9 +1,9 @@
-#include "webhook/server/http_frame.h"
+#include "common/http/http_frame.h"
 
 #include <algorithm>
 #include <charconv>
 
-namespace sluice::webhook {
+namespace sluice::http {
 namespace {
 
 bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
@@ -39,10 +39,14 @@ Frame ReadFrame(std::string_view bytes, const FrameLimits& limits) {
   size_t length = 0;
   std::string_view lines = bytes.substr(0, end + 2);
   const size_t first = lines.find("\r\n");
-  if (!std::string_view(lines.substr(0, first)).ends_with(" HTTP/1.1")) {
-    if (!lines.substr(0, first).ends_with(" HTTP/1.0")) return Refuse(400, "the request is not HTTP/1.1");
+  constexpr std::string_view kVersion = " HTTP/1.1", kOldVersion = " HTTP/1.0";
+  std::string_view request = lines.substr(0, first);
+  if (!request.ends_with(kVersion)) {
+    if (!request.ends_with(kOldVersion)) return Refuse(400, "the request is not HTTP/1.1");
     f.close = true;
   }
+  request.remove_suffix(kVersion.size());
+  f.target = request.substr(request.find(' ') + 1);
   for (lines.remove_prefix(first + 2); !lines.empty();) {
     const size_t line_end = lines.find("\r\n");
     const std::string_view line = lines.substr(0, line_end);
@@ -78,4 +82,4 @@ Frame ReadFrame(std::string_view bytes, const FrameLimits& limits) {
   return f;
 }
 
-}  // namespace sluice::webhook
+}  // namespace sluice::http

@@ -1,8 +1,8 @@
-#include "webhook/certificates/file_reloader.h"
+#include "common/tls/file_reloader.h"
 
 #include "common/read_file.h"
 
-namespace sluice::webhook {
+namespace sluice {
 
 FileReloader::FileReloader(std::string certificate, std::string key, CertificateStore& store)
     : certificate_path_(std::move(certificate)), key_path_(std::move(key)), store_(store) {}
@@ -38,4 +38,4 @@ FileReloader::Result FileReloader::Poll(std::chrono::system_clock::time_point no
   return Result::kLoaded;
 }
 
-}  // namespace sluice::webhook
+}  // namespace sluice

@@ -1,4 +1,4 @@
-#include "webhook/server/http_connection.h"
+#include "common/http/http_connection.h"
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -8,7 +8,7 @@
 
 #include <cerrno>
 
-namespace sluice::webhook {
+namespace sluice::http {
 namespace {
 
 Step StepOf(int tls_error) {
@@ -73,4 +73,4 @@ void Connection::ShutdownWrites() const {
   shutdown(fd, SHUT_WR);
 }
 
-}  // namespace sluice::webhook
+}  // namespace sluice::http

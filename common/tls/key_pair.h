@@ -1,6 +1,6 @@
 // The server's certificate with its key, and the store that hands the current pair to each TLS handshake.
-#ifndef SLUICE_WEBHOOK_CERTIFICATES_KEY_PAIR_H_
-#define SLUICE_WEBHOOK_CERTIFICATES_KEY_PAIR_H_
+#ifndef SLUICE_COMMON_TLS_KEY_PAIR_H_
+#define SLUICE_COMMON_TLS_KEY_PAIR_H_
 
 #include <openssl/types.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace sluice::webhook {
+namespace sluice {
 
 // A certificate chain and its key. Immutable, so thread-safe.
 class KeyPair {
@@ -47,6 +47,6 @@ class CertificateStore {
   std::shared_ptr<const KeyPair> pair_;
 };
 
-}  // namespace sluice::webhook
+}  // namespace sluice
 
-#endif  // SLUICE_WEBHOOK_CERTIFICATES_KEY_PAIR_H_
+#endif  // SLUICE_COMMON_TLS_KEY_PAIR_H_

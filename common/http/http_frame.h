@@ -1,17 +1,18 @@
-// Finds the end of one HTTP/1.1 request without parsing its contents. Internal to webhook/server.
-#ifndef SLUICE_WEBHOOK_SERVER_HTTP_FRAME_H_
-#define SLUICE_WEBHOOK_SERVER_HTTP_FRAME_H_
+// Finds the end of one HTTP/1.1 request without parsing its contents. Internal to common/http.
+#ifndef SLUICE_COMMON_HTTP_HTTP_FRAME_H_
+#define SLUICE_COMMON_HTTP_HTTP_FRAME_H_
 
 #include <cstddef>
 #include <string>
 #include <string_view>
 
-namespace sluice::webhook {
+namespace sluice::http {
 
 struct Frame {
   enum class State { kIncomplete, kComplete, kRefused } state = State::kIncomplete;
   size_t total = 0;             // bytes of the whole request; 0: the header is incomplete
   size_t header = 0;            // bytes of the header with its empty line; 0: the header is incomplete
+  std::string_view target;      // of the request line, into the bytes; set in kComplete
   bool wants_continue = false;  // Expect: 100-continue
   bool close = false;           // the client's last request
   int status = 0;               // kRefused
@@ -26,6 +27,6 @@ struct FrameLimits {
 // Refuses requests that two parsers could read differently: a chunked body, a repeated Content-Length, a folded header.
 Frame ReadFrame(std::string_view bytes, const FrameLimits& limits);
 
-}  // namespace sluice::webhook
+}  // namespace sluice::http
 
-#endif  // SLUICE_WEBHOOK_SERVER_HTTP_FRAME_H_
+#endif  // SLUICE_COMMON_HTTP_HTTP_FRAME_H_

@@ -1,5 +1,5 @@
 // The rotation of self-made certificates, over ten years with one call a day.
-#include "webhook/certificates/rotation.h"
+#include "common/tls/rotation.h"
 
 #include <openssl/pem.h>
 #include <openssl/x509_vfy.h>
@@ -7,11 +7,11 @@
 #include <catch2/catch_test_macros.hpp>
 #include <deque>
 
-#include "webhook/certificates/key_pair.h"
+#include "common/tls/key_pair.h"
 
 namespace {
 
-using namespace sluice::webhook;  // NOLINT(google-build-using-namespace): the library under test
+using namespace sluice;  // NOLINT(google-build-using-namespace): the library under test
 using std::chrono::hours;
 using std::chrono::system_clock;
 

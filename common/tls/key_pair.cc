@@ -1,4 +1,4 @@
-#include "webhook/certificates/key_pair.h"
+#include "common/tls/key_pair.h"
 
 #include <openssl/err.h>
 #include <openssl/pem.h>
@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace sluice::webhook {
+namespace sluice {
 namespace {
 
 std::chrono::system_clock::time_point ToTime(const ASN1_TIME* time) {
@@ -88,4 +88,4 @@ void CertificateStore::Set(std::shared_ptr<const KeyPair> pair) {
   pair_.swap(pair);
 }
 
-}  // namespace sluice::webhook
+}  // namespace sluice

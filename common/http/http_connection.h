@@ -1,6 +1,6 @@
 // One client of the HTTP server, with TLS or without: its bytes and its deadlines. For the loop's thread alone.
-#ifndef SLUICE_WEBHOOK_SERVER_HTTP_CONNECTION_H_
-#define SLUICE_WEBHOOK_SERVER_HTTP_CONNECTION_H_
+#ifndef SLUICE_COMMON_HTTP_HTTP_CONNECTION_H_
+#define SLUICE_COMMON_HTTP_HTTP_CONNECTION_H_
 
 #include <openssl/types.h>
 
@@ -10,9 +10,9 @@
 #include <string>
 #include <string_view>
 
-#include "webhook/server/client_pace.h"
+#include "common/http/client_pace.h"
 
-namespace sluice::webhook {
+namespace sluice::http {
 
 // The result of one step: progress, would block, or the end of the connection.
 enum class Step { kProgress, kWait, kEnd };
@@ -45,7 +45,8 @@ struct Connection {
   size_t written = 0;  // bytes of `out`
   bool close = false;  // after the reply
   bool is_continue_sent = false;
-  bool is_paused = false;  // it has a whole request, which its client's pace does not let in yet
+  bool is_paused = false;  // it has a whole request, which its client's pace or limit does not let in yet
+  uint64_t answered = 0;   // requests before the current one
   ClientAddress client{};
   std::chrono::steady_clock::time_point deadline, since;  // end and start of the current wait for the client
   uint32_t events = 0;                                    // registered with epoll
@@ -54,6 +55,6 @@ struct Connection {
   SSL* ssl_ = nullptr;
 };
 
-}  // namespace sluice::webhook
+}  // namespace sluice::http
 
-#endif  // SLUICE_WEBHOOK_SERVER_HTTP_CONNECTION_H_
+#endif  // SLUICE_COMMON_HTTP_HTTP_CONNECTION_H_

@@ -1,13 +1,13 @@
 // Follows a certificate's file and a key's file.
-#ifndef SLUICE_WEBHOOK_CERTIFICATES_FILE_RELOADER_H_
-#define SLUICE_WEBHOOK_CERTIFICATES_FILE_RELOADER_H_
+#ifndef SLUICE_COMMON_TLS_FILE_RELOADER_H_
+#define SLUICE_COMMON_TLS_FILE_RELOADER_H_
 
 #include <chrono>
 #include <string>
 
-#include "webhook/certificates/key_pair.h"
+#include "common/tls/key_pair.h"
 
-namespace sluice::webhook {
+namespace sluice {
 
 // Compares contents, so it notices a projected volume's symlink swap, a rename and a rewrite in place. For one thread.
 class FileReloader {
@@ -25,6 +25,6 @@ class FileReloader {
   std::string last_error_;
 };
 
-}  // namespace sluice::webhook
+}  // namespace sluice
 
-#endif  // SLUICE_WEBHOOK_CERTIFICATES_FILE_RELOADER_H_
+#endif  // SLUICE_COMMON_TLS_FILE_RELOADER_H_

@@ -1,17 +1,22 @@
-// Certificate files that change, break or expire while the webhook runs.
-#include "webhook/certificates/file_reloader.h"
+// Certificate files that change, break or expire while a server runs.
+#include "common/tls/file_reloader.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <filesystem>
 #include <fstream>
 
-#include "server_fixture.h"
+#include "common/tls/rotation.h"
 
 namespace {
 
-using namespace sluice::webhook;        // NOLINT(google-build-using-namespace): the library under test
-using namespace sluice::webhook::test;  // NOLINT(google-build-using-namespace)
+using namespace sluice;  // NOLINT(google-build-using-namespace): the library under test
 using std::chrono::system_clock;
+
+SecretData MakeCertificate(system_clock::time_point now = system_clock::now()) {
+  RotationOptions options;
+  options.names = {"localhost"};
+  return Rotate({}, now, {}, options).data;
+}
 
 void Write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
