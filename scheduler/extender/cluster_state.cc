@@ -1,6 +1,7 @@
 #include "scheduler/extender/cluster_state.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -228,31 +229,35 @@ FilterResult ClusterState::Filter(const PodFacts& pod, std::span<const std::stri
   return result;
 }
 
+std::vector<int> ScoresOf(std::span<const double> raw) {
+  std::vector<int> scores(raw.size(), 0);
+  const auto best = std::ranges::max_element(raw);
+  if (best == raw.end() || std::isinf(*best)) return scores;
+  double low = *best;
+  for (const double score : raw) {
+    if (!std::isinf(score)) low = std::min(low, score);
+  }
+  const double range = std::max(*best - low, 1e-9);
+  for (std::size_t i = 0; i < raw.size(); ++i) {
+    if (!std::isinf(raw[i])) scores[i] = static_cast<int>(9 * (raw[i] - low) / range);
+  }
+  scores[best - raw.begin()] = 10;
+  return scores;
+}
+
 std::vector<int> ClusterState::Prioritize(const PodFacts& pod, std::span<const std::string_view> nodes) {
   const MutexLock lock(mutex_);
-  std::vector<int> scores(nodes.size(), 0);
-  const auto chains = ChainsOf(pod.containers);
-  if (!chains.ok() || chains->empty()) return scores;
-  RefreshPolicy();
   std::vector<double> raw(nodes.size(), -std::numeric_limits<double>::infinity());
-  std::size_t best = nodes.size();
-  double low = std::numeric_limits<double>::infinity();
+  const auto chains = ChainsOf(pod.containers);
+  if (!chains.ok() || chains->empty()) return ScoresOf(raw);
+  RefreshPolicy();
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     NodeEntry* const entry = Find(nodes[i]);
     if (entry == nullptr || !entry->problem.empty()) continue;
     const auto* const packing = std::get_if<PodPacking>(&PackOn(*entry, *chains, pod));
-    if (packing == nullptr) continue;
-    raw[i] = packing->score;
-    low = std::min(low, raw[i]);
-    if (best == nodes.size() || raw[i] > raw[best]) best = i;
+    if (packing != nullptr) raw[i] = packing->score;
   }
-  if (best == nodes.size()) return scores;
-  const double range = std::max(raw[best] - low, 1e-9);
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    if (raw[i] >= low) scores[i] = static_cast<int>(9 * (raw[i] - low) / range);
-  }
-  scores[best] = 10;
-  return scores;
+  return ScoresOf(raw);
 }
 
 absl::StatusOr<ContainerCards> ClusterState::Reserve(const PodFacts& pod, const std::string& node) {
@@ -320,6 +325,18 @@ void ClusterState::ExpireReservations() {
     if (!pods_.contains(uid) && now_() - reserved.at >= kMaxUnseenReservation) lost.push_back(uid);
   }
   for (const std::string& uid : lost) ReleaseLocked(uid);
+}
+
+std::vector<HostRoom> ClusterState::RoomOf(std::span<const std::string_view> nodes) const {
+  const MutexLock lock(mutex_);
+  std::vector<HostRoom> rooms(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const auto found = nodes_.find(nodes[i]);
+    if (found == nodes_.end() || !found->second.exists) continue;
+    const NodeEntry& entry = found->second;
+    rooms[i] = {true, entry.cpu_milli - entry.cpu_milli_used, entry.memory_mib - entry.memory_mib_used};
+  }
+  return rooms;
 }
 
 std::optional<PodFacts> ClusterState::FindPod(const std::string& uid) const {

@@ -43,6 +43,16 @@ struct ClusterFigures {
   int reserved_pods = 0;      // bound by this extender; the watch has not shown them bound yet
 };
 
+// CPU and memory of a node that no pod has requested.
+struct HostRoom {
+  bool is_known = false;
+  std::int64_t cpu_milli = 0, memory_mib = 0;
+};
+
+// Scores of 0..10 from a policy's: -infinity for nodes that it cannot rate. Only the best node, the first of equals,
+// gets 10, so that rounding to whole scores never hides it.
+std::vector<int> ScoresOf(std::span<const double> raw);
+
 // Thread-safe: one lock, held for the time of a call, with no I/O under it.
 class ClusterState {
  public:
@@ -60,8 +70,7 @@ class ClusterState {
   void KeepPods(const std::unordered_set<std::string>& uids);
 
   FilterResult Filter(const PodFacts& pod, std::span<const std::string_view> nodes);
-  // Scores of 0..10 in the order of `nodes`. Only the best node, the first of equals, gets 10, so that rounding to
-  // whole scores never hides it.
+  // Scores as ScoresOf, in the order of `nodes`.
   std::vector<int> Prioritize(const PodFacts& pod, std::span<const std::string_view> nodes);
 
   // Reserves cards on this node for the pod; its binding is then under way. Error, with the reason: the pod does not
@@ -73,6 +82,7 @@ class ClusterState {
   // kNone once the watch shows the pod bound.
   Binding BindingOf(const std::string& uid) const;
 
+  std::vector<HostRoom> RoomOf(std::span<const std::string_view> nodes) const;
   std::optional<PodFacts> FindPod(const std::string& uid) const;
   ClusterFigures Figures() const;
   // Nodes and pods have both been listed.

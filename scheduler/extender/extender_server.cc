@@ -74,6 +74,7 @@ void ServeCalls(httplib::Server& server, Extender& extender) {
   };
   post("/filter", &Extender::Filter);
   post("/prioritize", &Extender::Prioritize);
+  post("/prioritize-claims", &Extender::PrioritizeClaims);
   post("/bind", &Extender::Bind);
 }
 
