@@ -210,6 +210,19 @@ void ClaimState::Refresh(Pool& pool) {
   pool.is_current = true;
 }
 
+void ClaimState::RefreshWorth(Pool& pool, const HostRoom& host) {
+  const std::int64_t cpu = host.cpu_milli - pool.expected.cpu_milli;
+  const std::int64_t memory = host.memory_mib - pool.expected.memory_mib;
+  if (pool.worth_policy_number == policy_number_ && pool.node.cpu_milli_free == cpu &&
+      pool.node.memory_mib_free == memory) {
+    return;
+  }
+  pool.node.cpu_milli_free = cpu;
+  pool.node.memory_mib_free = memory;
+  pool.worth = policy_->WorthOf(pool.node);
+  pool.worth_policy_number = policy_number_;
+}
+
 void ClaimState::RefreshPolicy() {
   std::shared_ptr<const PlacementPolicy> policy = policies_.policy();
   if (policy == policy_) return;
@@ -320,15 +333,7 @@ std::vector<int> ClaimState::Prioritize(const PodFacts& pod, const PodClaims& cl
     Refresh(pool);
     auto taken = AllocateCards(pool.Cards(), pool.rooms, asked);
     if (!taken || taken->empty()) continue;
-    const std::int64_t cpu = hosts[i].cpu_milli - pool.expected.cpu_milli;
-    const std::int64_t memory = hosts[i].memory_mib - pool.expected.memory_mib;
-    if (pool.worth_policy_number != policy_number_ || pool.node.cpu_milli_free != cpu ||
-        pool.node.memory_mib_free != memory) {
-      pool.node.cpu_milli_free = cpu;
-      pool.node.memory_mib_free = memory;
-      pool.worth = policy_->WorthOf(pool.node);
-      pool.worth_policy_number = policy_number_;
-    }
+    RefreshWorth(pool, hosts[i]);
     raw[i] = RateTaken(pool.node, pool.worth, host, pool.Cards(), pool.rooms, *taken, *policy_);
     if (raw[i] <= best) continue;
     best = raw[i];
@@ -338,6 +343,21 @@ std::vector<int> ClaimState::Prioritize(const PodFacts& pod, const PodClaims& cl
   if (best_node.empty()) return {};
   Expect(pod, best_node, *wanted, best_taken);
   return ScoresOf(raw);
+}
+
+void ClaimState::RateHost(const PodFacts& pod, std::span<const std::string_view> nodes, std::vector<double>& raw) {
+  const std::vector<HostRoom> hosts = hosts_.RoomOf(nodes);
+  const MutexLock lock(mutex_);
+  ForgetOld();
+  RefreshPolicy();
+  const Request host{.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib};
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const auto found = pools_.find(nodes[i]);
+    if (found == pools_.end() || !hosts[i].is_known) continue;
+    Refresh(found->second);
+    RefreshWorth(found->second, hosts[i]);
+    raw[i] = policy_->Rate(found->second.node, found->second.worth, host, {}).node;
+  }
 }
 
 ClaimFigures ClaimState::Figures() {

@@ -55,6 +55,9 @@ class ClaimState {
   // seconds have passed: pods that come fast would else all be told the same node.
   std::vector<int> Prioritize(const PodFacts& pod, const PodClaims& claims, std::span<const std::string_view> nodes);
 
+  // As ClusterState::RateHost, for nodes that offer GPUs through ResourceSlices; the others keep their entries of `raw`.
+  void RateHost(const PodFacts& pod, std::span<const std::string_view> nodes, std::vector<double>& raw);
+
   ClaimFigures Figures();
 
  private:
@@ -105,6 +108,7 @@ class ClaimState {
   void Count(const HeldCard& held, int sign) SLUICE_REQUIRES(mutex_);
   void EraseIfUnused(const std::string& node) SLUICE_REQUIRES(mutex_);
   static void Refresh(Pool& pool);
+  void RefreshWorth(Pool& pool, const HostRoom& host) SLUICE_REQUIRES(mutex_);
   bool IsOurs(const std::string& device_class) const SLUICE_REQUIRES(mutex_);
   // What the pod has still to get, with the claims' keys; nullopt: no opinion.
   struct Wanted {

@@ -179,17 +179,20 @@ void ClusterState::RefreshPolicy() {
   ++policy_number_;
 }
 
+void ClusterState::RefreshWorth(NodeEntry& entry) {
+  if (!entry.free) entry.free = FreeOf(entry);
+  if (entry.worth_policy_number == policy_number_) return;
+  entry.worth = policy_->WorthOf(*entry.free);
+  entry.worth_policy_number = policy_number_;
+}
+
 const ClusterState::PackResult& ClusterState::PackOn(NodeEntry& entry, const std::vector<Chain>& chains,
                                                      const PodFacts& pod) {
   if (entry.result_policy_number == policy_number_ && entry.requested_cpu_milli == pod.cpu_milli &&
       entry.requested_memory_mib == pod.memory_mib && entry.requested_chains == chains) {
     return entry.pack_result;
   }
-  if (!entry.free) entry.free = FreeOf(entry);
-  if (entry.worth_policy_number != policy_number_) {
-    entry.worth = policy_->WorthOf(*entry.free);
-    entry.worth_policy_number = policy_number_;
-  }
+  RefreshWorth(entry);
   entry.pack_result =
       PackPod(*entry.free, entry.worth, chains, {.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib}, *policy_);
   entry.requested_chains = chains;
@@ -229,21 +232,34 @@ FilterResult ClusterState::Filter(const PodFacts& pod, std::span<const std::stri
   return result;
 }
 
-std::vector<int> ScoresOf(std::span<const double> raw) {
+namespace {
+
+// 0..highest; 0 for nodes that are not rated.
+std::vector<int> Scaled(std::span<const double> raw, int highest) {
   std::vector<int> scores(raw.size(), 0);
-  const auto best = std::ranges::max_element(raw);
-  if (best == raw.end() || std::isinf(*best)) return scores;
-  double low = *best;
+  double low = std::numeric_limits<double>::infinity(), high = -low;
   for (const double score : raw) {
-    if (!std::isinf(score)) low = std::min(low, score);
+    if (std::isinf(score)) continue;
+    low = std::min(low, score);
+    high = std::max(high, score);
   }
-  const double range = std::max(*best - low, 1e-9);
+  const double range = std::max(high - low, 1e-9);
   for (std::size_t i = 0; i < raw.size(); ++i) {
-    if (!std::isinf(raw[i])) scores[i] = static_cast<int>(9 * (raw[i] - low) / range);
+    if (!std::isinf(raw[i])) scores[i] = static_cast<int>(highest * (raw[i] - low) / range);
   }
-  scores[best - raw.begin()] = 10;
   return scores;
 }
+
+}  // namespace
+
+std::vector<int> ScoresOf(std::span<const double> raw) {
+  std::vector<int> scores = Scaled(raw, 9);
+  const auto best = std::ranges::max_element(raw);
+  if (best != raw.end() && !std::isinf(*best)) scores[best - raw.begin()] = 10;
+  return scores;
+}
+
+std::vector<int> EvenScoresOf(std::span<const double> raw) { return Scaled(raw, 10); }
 
 std::vector<int> ClusterState::Prioritize(const PodFacts& pod, std::span<const std::string_view> nodes) {
   const MutexLock lock(mutex_);
@@ -325,6 +341,20 @@ void ClusterState::ExpireReservations() {
     if (!pods_.contains(uid) && now_() - reserved.at >= kMaxUnseenReservation) lost.push_back(uid);
   }
   for (const std::string& uid : lost) ReleaseLocked(uid);
+}
+
+std::vector<double> ClusterState::RateHost(const PodFacts& pod, std::span<const std::string_view> nodes) {
+  const MutexLock lock(mutex_);
+  RefreshPolicy();
+  std::vector<double> raw(nodes.size(), -std::numeric_limits<double>::infinity());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    NodeEntry* const entry = Find(nodes[i]);
+    if (entry == nullptr || !entry->exists) continue;
+    RefreshWorth(*entry);
+    const Request host{.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib};
+    raw[i] = policy_->Rate(*entry->free, entry->worth, host, {}).node;
+  }
+  return raw;
 }
 
 std::vector<HostRoom> ClusterState::RoomOf(std::span<const std::string_view> nodes) const {

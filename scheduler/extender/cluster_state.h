@@ -52,6 +52,8 @@ struct HostRoom {
 // Scores of 0..10 from a policy's: -infinity for nodes that it cannot rate. Only the best node, the first of equals,
 // gets 10, so that rounding to whole scores never hides it.
 std::vector<int> ScoresOf(std::span<const double> raw);
+// The same, but equal for equal nodes, among which the scheduler's own scores shall choose.
+std::vector<int> EvenScoresOf(std::span<const double> raw);
 
 // Thread-safe: one lock, held for the time of a call, with no I/O under it.
 class ClusterState {
@@ -82,6 +84,9 @@ class ClusterState {
   // kNone once the watch shows the pod bound.
   Binding BindingOf(const std::string& uid) const;
 
+  // The policy's scores of nodes for a pod without GPUs: what its CPU and memory cost the free GPUs. -infinity: the node
+  // is not known.
+  std::vector<double> RateHost(const PodFacts& pod, std::span<const std::string_view> nodes);
   std::vector<HostRoom> RoomOf(std::span<const std::string_view> nodes) const;
   std::optional<PodFacts> FindPod(const std::string& uid) const;
   ClusterFigures Figures() const;
@@ -134,6 +139,7 @@ class ClusterState {
   void ExpireReservations() SLUICE_REQUIRES(mutex_);
   static void Invalidate(NodeEntry& entry);
   Node FreeOf(const NodeEntry& entry) const;
+  void RefreshWorth(NodeEntry& entry) SLUICE_REQUIRES(mutex_);
 
   PolicyRefresher& policies_;
   const std::function<Clock::time_point()> now_;

@@ -87,15 +87,25 @@ Reply Extender::Prioritize(const std::string& body) {
   return {200, ScoreList(args->nodes, cluster_.Prioritize(args->pod, args->nodes))};
 }
 
-Reply Extender::PrioritizeClaims(const std::string& body) {
+Reply Extender::PrioritizeAny(const std::string& body) {
   const auto args = ReadExtenderArgs(body);
   if (!args.ok()) return BadRequest(std::string(args.status().message()));
-  if (claims_ == nullptr || args->claims.empty()) return {200, "[]"};
-  for (const std::string& key : claims_->UnknownOf(args->claims)) {
-    if (auto claim = binder_.GetClaim(key); claim.ok()) claims_->PutClaim(*std::move(claim));
+  const std::vector<int> scores = ScoresForAny(*args);
+  if (!scores.empty()) Count(kPrioritizeAny, false);
+  return {200, ScoreList(args->nodes, scores)};
+}
+
+std::vector<int> Extender::ScoresForAny(const ExtenderArgs& args) {
+  if (claims_ != nullptr && !args.claims.empty()) {
+    for (const std::string& key : claims_->UnknownOf(args.claims)) {
+      if (auto claim = binder_.GetClaim(key); claim.ok()) claims_->PutClaim(*std::move(claim));
+    }
+    return claims_->Prioritize(args.pod, args.claims, args.nodes);
   }
-  Count(kPrioritizeClaims, false);
-  return {200, ScoreList(args->nodes, claims_->Prioritize(args->pod, args->claims, args->nodes))};
+  if (!other_pods_ || !args.pod.containers.empty() || !args.claims.keys.empty() || !cluster_.Synced()) return {};
+  std::vector<double> raw = cluster_.RateHost(args.pod, args.nodes);
+  if (claims_ != nullptr) claims_->RateHost(args.pod, args.nodes, raw);
+  return EvenScoresOf(raw);
 }
 
 Reply Extender::Bind(const std::string& body) {
@@ -161,7 +171,7 @@ std::string Extender::Metrics() const {
     gauge("sluice_extender_claim_free_gpus", "Free GPUs of these, parts of GPUs summed.", claims.free_cards);
     gauge("sluice_extender_allocated_claims", "ResourceClaims that hold a GPU.", claims.allocated_claims);
   }
-  constexpr const char* kNames[kCalls] = {"filter", "prioritize", "prioritize-claims", "bind"};
+  constexpr const char* kNames[kCalls] = {"filter", "prioritize", "prioritize-any", "bind"};
   const MutexLock lock(counts_mutex_);
   absl::StrAppend(&text, "# HELP sluice_extender_calls_total Calls by the scheduler.\n",
                   "# TYPE sluice_extender_calls_total counter\n");

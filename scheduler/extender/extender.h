@@ -4,11 +4,13 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/mutex.h"
 #include "scheduler/extender/claim_state.h"
 #include "scheduler/extender/cluster_state.h"
+#include "scheduler/extender/extender_args.h"
 #include "scheduler/extender/pod_facts.h"
 
 namespace sluice::scheduler {
@@ -34,20 +36,22 @@ struct Reply {
 // Thread-safe.
 class Extender {
  public:
-  // Without `claims` no node is scored for pods by their claims.
-  Extender(ClusterState& cluster, Binder& binder, ClaimState* claims = nullptr)
-      : cluster_(cluster), binder_(binder), claims_(claims) {}
+  // Without `claims` no node is scored for pods by their claims. `other_pods`: nodes are scored for pods without GPUs.
+  Extender(ClusterState& cluster, Binder& binder, ClaimState* claims = nullptr, bool other_pods = false)
+      : cluster_(cluster), binder_(binder), claims_(claims), other_pods_(other_pods) {}
 
   Reply Filter(const std::string& body);
   Reply Prioritize(const std::string& body);
-  // Scores for pods with ResourceClaims. An empty list for all others: the scheduler asks about every pod.
-  Reply PrioritizeClaims(const std::string& body);
+  // Scores for pods with ResourceClaims, and for pods without GPUs if these are to be scored. An empty list for all
+  // others: the scheduler asks about every pod.
+  Reply PrioritizeAny(const std::string& body);
   Reply Bind(const std::string& body);
   // In Prometheus' text format.
   std::string Metrics() const;
 
  private:
-  enum Call { kFilter, kPrioritize, kPrioritizeClaims, kBind, kCalls };
+  enum Call { kFilter, kPrioritize, kPrioritizeAny, kBind, kCalls };
+  std::vector<int> ScoresForAny(const ExtenderArgs& args);
   void Count(Call call, bool refused);
   // True: nothing is reserved for the pod (any more). False: it is bound, or may be.
   bool MayBePlaced(const PodFacts& pod);
@@ -57,6 +61,7 @@ class Extender {
   ClusterState& cluster_;
   Binder& binder_;
   ClaimState* const claims_;
+  const bool other_pods_;
   mutable Mutex counts_mutex_;
   std::uint64_t calls_[kCalls] SLUICE_GUARDED_BY(counts_mutex_) = {};
   std::uint64_t refusals_[kCalls] SLUICE_GUARDED_BY(counts_mutex_) = {};

@@ -16,6 +16,7 @@ struct ExtenderConfig {
   std::string policy = "look-ahead";
   std::string metrics_listen;  // address:port for GET only, reachable by others; empty: only `listen` serves GET
   bool claims = false;         // score nodes for pods with ResourceClaims, too; needs resource.k8s.io/v1
+  bool other_pods = false;     // score nodes for pods without GPUs, so that these leave CPU and memory to free GPUs
   std::string kubeconfig;      // path; empty: the pod's service account
   LogFormat log_format = LogFormat::kText;
   LogLevel log_level = LogLevel::kInfo;

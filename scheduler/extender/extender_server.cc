@@ -74,7 +74,7 @@ void ServeCalls(httplib::Server& server, Extender& extender) {
   };
   post("/filter", &Extender::Filter);
   post("/prioritize", &Extender::Prioritize);
-  post("/prioritize-claims", &Extender::PrioritizeClaims);
+  post("/prioritize-any", &Extender::PrioritizeAny);
   post("/bind", &Extender::Bind);
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <random>
+#include <thread>
 
 #include "extender_setup.h"
 #include "scheduler/extender/claim_state.h"
@@ -102,7 +103,7 @@ struct Setup {
     Put(Allocated(MakeClaim(name, memory), node, cards, memory));
   }
   Json Scores(const Json& pod) {
-    return Json::parse(extender.PrioritizeClaims(Json{{"Pod", pod}, {"NodeNames", names}}.dump()).body);
+    return Json::parse(extender.PrioritizeAny(Json{{"Pod", pod}, {"NodeNames", names}}.dump()).body);
   }
   // The node with 10; empty: no scores.
   std::string Best(const Json& pod) {
@@ -249,13 +250,46 @@ TEST_CASE("claims: no opinion where the scheduler's own decision counts, or noth
     Extender extender(setup.hosts, setup.binder, &fresh);
     fresh.PutClaim(ReadClaim(MakeClaim("p", "50Gi")));
     const std::string args = Json{{"Pod", ClaimingPod("p", {"p"})}, {"NodeNames", {"a"}}}.dump();
-    CHECK(extender.PrioritizeClaims(args).body == "[]");
+    CHECK(extender.PrioritizeAny(args).body == "[]");
   }
   SECTION("claims are switched off") {
     Extender extender(setup.hosts, setup.binder);
     setup.Put(MakeClaim("p", "50Gi"));
     const std::string args = Json{{"Pod", ClaimingPod("p", {"p"})}, {"NodeNames", {"a"}}}.dump();
-    CHECK(extender.PrioritizeClaims(args).body == "[]");
+    CHECK(extender.PrioritizeAny(args).body == "[]");
+  }
+}
+
+TEST_CASE("claims: pods without GPUs leave CPU to free GPUs, where they are to be scored") {
+  for (const bool by_claims : {true, false}) {
+    Setup setup({"a", "b", "c"}, 8, "look-ahead");
+    if (by_claims) {
+      // Nothing is left on node b.
+      for (int i = 0; i < 8; ++i) setup.Hold(absl::StrCat("x", i), "b", {i}, "100Gi");
+      setup.claims.RemoveSlice("c-sluice.dev");
+    } else {
+      setup.hosts.PutNode(ReadNode(MakeNode("a", {100, 100, 100, 100, 100, 100, 100, 100})));
+      setup.hosts.PutNode(ReadNode(MakeNode("b", {0, 0})));
+      for (const std::string& name : setup.names) setup.claims.RemoveSlice(name + "-sluice.dev");
+    }
+    // The requests to come need CPU.
+    const auto before = setup.policies->policy();
+    for (int i = 0; i < 20; ++i) setup.policies->RecordRequest({.cards = 1, .units = 100, .cpu_milli = 10000});
+    while (setup.policies->policy() == before) std::this_thread::yield();
+    Json pod = MakePod("p", 0);
+    pod["spec"]["containers"][0]["resources"] = {{"requests", {{"cpu", "94"}}}};
+    const std::string args = Json{{"Pod", pod}, {"NodeNames", setup.names}}.dump();
+    CHECK(setup.extender.PrioritizeAny(args).body == "[]");
+    Extender extender(setup.hosts, setup.binder, by_claims ? &setup.claims : nullptr, /*other_pods=*/true);
+    const Json scores = Json::parse(extender.PrioritizeAny(args).body);
+    REQUIRE(scores.size() == 3);
+    CHECK(scores[0]["Score"] == 0);
+    CHECK(scores[1]["Score"] == 10);  // a full node, and one without GPUs
+    CHECK(scores[2]["Score"] == 10);
+    // The extender's other calls answer for pods by units, and claims that are not known get no opinion.
+    CHECK(extender.PrioritizeAny(Json{{"Pod", MakePod("u", 50)}, {"NodeNames", setup.names}}.dump()).body == "[]");
+    CHECK(extender.PrioritizeAny(Json{{"Pod", ClaimingPod("c", {"c"})}, {"NodeNames", setup.names}}.dump()).body ==
+          "[]");
   }
 }
 

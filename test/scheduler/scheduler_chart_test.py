@@ -117,9 +117,13 @@ class Scheduler(unittest.TestCase):
             if wanted:
                 # It scores only: the scheduler's own filter knows the claims. Kubernetes accepts one binder.
                 verbs = {k: v for k, v in calls[1].items() if k.endswith("Verb")}
-                self.assertEqual(verbs, {"prioritizeVerb": "prioritize-claims"})
+                self.assertEqual(verbs, {"prioritizeVerb": "prioritize-any"})
                 self.assertTrue(calls[1]["ignorable"])
                 self.assertNotIn("managedResources", calls[1])  # the scheduler asks about pods with claims, too
+        others = render(OWN, "scheduler.otherPods=true")
+        self.assertEqual(config_of(others, "scheduler.yaml")["extenders"][1]["prioritizeVerb"], "prioritize-any")
+        self.assertIs(config_of(others, "extender.yaml")["otherPods"], True)
+        self.assertNotIn("claims", config_of(others, "extender.yaml"))
         rule = one(render(OWN, "dra.enabled=true"), "ClusterRole", "sluice-extender")["rules"][-1]
         self.assertEqual(rule["resources"], ["deviceclasses", "resourceclaims", "resourceslices"])
         self.assertEqual(rule["verbs"], ["get", "list", "watch"])
