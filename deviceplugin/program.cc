@@ -57,14 +57,17 @@ int EndProgram(const absl::Status& status, bool stuck) {
 
 bool IdleMemory::Step(bool registered, uint64_t calls, Clock::time_point now) {
   if (!registered && !last_call_) return false;
+  if (!last_call_) dropped_at_ = now;
   if (!last_call_ || calls != calls_) {
     last_call_ = now;
     calls_ = calls;
     is_dropped_ = false;
   }
-  if (is_dropped_ || now < *last_call_ + std::chrono::seconds(2)) return false;
+  const bool is_due = now >= *last_call_ + std::chrono::seconds(2) || now >= dropped_at_ + std::chrono::minutes(1);
+  if (is_dropped_ || !is_due) return false;
   malloc_trim(0);
   DropStartupPages();
+  dropped_at_ = now;
   is_dropped_ = true;
   return true;
 }

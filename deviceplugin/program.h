@@ -28,7 +28,8 @@ int BeginProgram(const char* name, const Config& config, const std::string& deta
 int EndProgram(const absl::Status& status, bool stuck);
 
 // Drops the pages of code (common/startup_pages.h) and the free heap that the start needed, or the last calls, once none
-// has come for two seconds. A node makes a claim in minutes, and these programs only wait in between. One thread.
+// has come for two seconds; while they come, once a minute. A node starts a pod in minutes, and these programs only wait
+// in between. One thread.
 class IdleMemory {
  public:
   using Clock = std::chrono::steady_clock;
@@ -37,8 +38,9 @@ class IdleMemory {
 
  private:
   std::optional<Clock::time_point> last_call_;  // or the registration
+  Clock::time_point dropped_at_;
   uint64_t calls_ = 0;
-  bool is_dropped_ = false;
+  bool is_dropped_ = false;  // since the last call
 };
 
 // A configuration file that may change while the program runs. One thread.
