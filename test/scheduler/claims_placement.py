@@ -26,12 +26,12 @@ CLAIMS = "/apis/resource.k8s.io/v1"
 class BarePlane(Plane):
     """The extender only where one is given, for claims."""
 
-    other_pods = False
+    policy, other_pods = "look-ahead", False
 
     def start_extender(self):
         if self.extender is None:
             return
-        settings = {"claims": True, "otherPods": self.other_pods, "listen": f"127.0.0.1:{self.ext}"}
+        settings = {"claims": True, "otherPods": self.other_pods, "policy": self.policy, "listen": f"127.0.0.1:{self.ext}"}
         (self.dir / "extender.yaml").write_text(json.dumps({**settings, "kubeconfig": "kubeconfig"}))
         self.start("extender", self.extender, "--config", "extender.yaml")
 
@@ -111,6 +111,13 @@ def decided(pods):
     return bound, {p["metadata"]["name"] for p in pods if "Unschedulable" in reasons(p)} - bound
 
 
+def start(plane, cards):
+    """The scheduler, once the extender knows all cards."""
+    if plane.extender is not None:
+        plane.wait("the extender", lambda: plane.metrics()["sluice_extender_claim_cards"] == cards)
+    plane.start_scheduler("default-scheduler", extender=plane.extender is not None, claims=True)
+
+
 def place(plane, nodes, order):
     """Names of the pods that were placed. Not more than twenty wait at a time, so that they arrive in order."""
     for i, node in enumerate(nodes):
@@ -119,10 +126,7 @@ def place(plane, nodes, order):
     expression = {"cel": {"expression": "device.driver == 'sluice.dev'"}}
     device_class = {"metadata": {"name": "sluice.dev"}, "spec": {"selectors": [expression]}}
     plane.call("POST", f"{CLAIMS}/deviceclasses", device_class)
-    if plane.extender is not None:
-        gpus = sum(int(n["gpu"]) for n in nodes)
-        plane.wait("the extender", lambda: plane.metrics()["sluice_extender_claim_cards"] == gpus)
-    plane.start_scheduler("default-scheduler", extender=plane.extender is not None, claims=True)
+    start(plane, sum(int(n["gpu"]) for n in nodes))
     for i, pod in enumerate(order):
         for path, body in pod_objects(f"p{i:05}", pod):
             plane.call("POST", path, body)
