@@ -57,17 +57,16 @@ int EndProgram(const absl::Status& status, bool stuck) {
 
 bool IdleMemory::Step(bool registered, uint64_t calls, Clock::time_point now) {
   if (!registered && !last_call_) return false;
-  if (!last_call_) dropped_at_ = now;
   if (!last_call_ || calls != calls_) {
+    if (!last_call_ || is_dropped_) busy_since_ = now;
     last_call_ = now;
     calls_ = calls;
     is_dropped_ = false;
   }
-  const bool is_due = now >= *last_call_ + std::chrono::seconds(2) || now >= dropped_at_ + std::chrono::minutes(1);
+  const bool is_due = now >= *last_call_ + std::chrono::seconds(2) || now >= busy_since_ + std::chrono::minutes(1);
   if (is_dropped_ || !is_due) return false;
   malloc_trim(0);
   DropStartupPages();
-  dropped_at_ = now;
   is_dropped_ = true;
   return true;
 }

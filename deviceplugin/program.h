@@ -38,7 +38,7 @@ class IdleMemory {
 
  private:
   std::optional<Clock::time_point> last_call_;  // or the registration
-  Clock::time_point dropped_at_;
+  Clock::time_point busy_since_;                // the first call after memory was dropped, or the registration
   uint64_t calls_ = 0;
   bool is_dropped_ = false;  // since the last call
 };
