@@ -190,8 +190,8 @@ ClassFacts ReadClass(const Json& device_class) {
   facts.extended_resource = Text(spec, "extendedResourceName");
   for (const Json& selector : List(Member(spec, "selectors"))) {
     const std::string expression = Text(Member(selector, "cel"), "expression");
-    facts.is_ours |= absl::StrContains(expression, "'" SLUICE_DOMAIN "'") ||
-                     absl::StrContains(expression, "\"" SLUICE_DOMAIN "\"");
+    facts.is_ours |=
+        absl::StrContains(expression, "'" SLUICE_DOMAIN "'") || absl::StrContains(expression, "\"" SLUICE_DOMAIN "\"");
   }
   return facts;
 }

@@ -21,7 +21,7 @@ struct SliceFacts {
   std::vector<ClaimCard> cards;
 };
 
-// What a claim holds of one card.
+// The part of a card that a claim holds.
 struct HeldCard {
   std::string pool;  // sluice's driver names a node's pool after the node
   TextHash device = 0;
@@ -51,7 +51,7 @@ struct ClassFacts {
 };
 
 struct PodClaims {
-  std::vector<std::string> keys;                            // of ResourceClaims, in the pod's order
+  std::vector<std::string> keys;                             // of ResourceClaims, in the pod's order
   std::vector<std::pair<std::string, int>> other_resources;  // name, amount; without CPU, memory and sluice's units
   bool empty() const { return keys.empty() && other_resources.empty(); }
 };

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "scheduler/extender/node_scores.h"
 #include "sluice/names.h"
 
 namespace sluice::scheduler {
@@ -167,9 +168,9 @@ std::optional<ClaimState::Wanted> ClaimState::WantedOf(const PodClaims& claims) 
   CardsClaim of_resources;
   for (const auto& [name, amount] : claims.other_resources) {
     const bool is_ours = std::ranges::any_of(classes_, [&](const auto& entry) {
-      return entry.second.is_ours && (name == entry.second.extended_resource ||
-                                      (absl::StartsWith(name, kClassResource) &&
-                                       absl::StripPrefix(name, kClassResource) == entry.second.name));
+      return entry.second.is_ours &&
+             (name == entry.second.extended_resource ||
+              (absl::StartsWith(name, kClassResource) && absl::StripPrefix(name, kClassResource) == entry.second.name));
     });
     if (is_ours) of_resources.requests.push_back({.name = name, .count = amount});
   }

@@ -1,5 +1,5 @@
-// The extender's view of Dynamic Resource Allocation: cards that ResourceSlices offer, and claims that hold parts of
-// them. kube-scheduler chooses cards and filters nodes; this only says which node packs best.
+// The extender's view of Dynamic Resource Allocation: cards of ResourceSlices, and claims that hold parts of them.
+// kube-scheduler filters nodes and chooses cards; the extender only says which node packs best.
 #ifndef SLUICE_SCHEDULER_EXTENDER_CLAIM_STATE_H_
 #define SLUICE_SCHEDULER_EXTENDER_CLAIM_STATE_H_
 
@@ -49,13 +49,14 @@ class ClaimState {
   // Keys of the pod's claims that no watch has shown yet.
   std::vector<std::string> UnknownOf(const PodClaims& claims) const;
   // Scores of 0..10 in the order of `nodes`, as ClusterState::Prioritize. Empty: no opinion. The pod takes no card of
-  // sluice's driver, its cards are chosen already, one of its claims has alternatives (kube-scheduler's own score
-  // prefers the first), or the watches have not shown all yet.
-  // The pod is expected on the best node until the watch shows its claims allocated, it is asked about again, or some
-  // seconds have passed: pods that come fast would else all be told the same node.
+  // sluice's driver, or its cards are chosen already. One of its claims has alternatives, of which kube-scheduler's own
+  // score prefers the first. Or the watches have not shown all yet.
+  // The pod is then expected on the best node, so that pods that come fast are not all told the same one. That ends
+  // when the watch shows its claims allocated, when it is asked about again, or after some seconds.
   std::vector<int> Prioritize(const PodFacts& pod, const PodClaims& claims, std::span<const std::string_view> nodes);
 
-  // As ClusterState::RateHost, for nodes that offer GPUs through ResourceSlices; the others keep their entries of `raw`.
+  // As ClusterState::RateHost, for nodes that offer GPUs through ResourceSlices; the others keep their entries of
+  // `raw`.
   void RateHost(const PodFacts& pod, std::span<const std::string_view> nodes, std::vector<double>& raw);
 
   ClaimFigures Figures();
@@ -75,7 +76,7 @@ class ClaimState {
     std::vector<Slice> slices;  // by name, as the allocator goes through them
     std::vector<Used> used;     // cards that claims hold; also of cards that no slice offers any more
     Request expected;           // CPU and memory of pods that are expected here
-    // Made on demand, dropped on every change: room of the cards, and what the policy of that number says of them.
+    // Made on demand, dropped on every change: the cards' room, and their worth to the policy of that number.
     std::vector<ClaimCard> merged;  // only where several slices have cards
     std::vector<CardRoom> rooms;
     Node node;
@@ -110,7 +111,7 @@ class ClaimState {
   static void Refresh(Pool& pool);
   void RefreshWorth(Pool& pool, const HostRoom& host) SLUICE_REQUIRES(mutex_);
   bool IsOurs(const std::string& device_class) const SLUICE_REQUIRES(mutex_);
-  // What the pod has still to get, with the claims' keys; nullopt: no opinion.
+  // The pod's claims that have no card yet, with their keys. nullopt: no opinion.
   struct Wanted {
     std::vector<CardsClaim> claims;
     std::vector<std::string> keys;

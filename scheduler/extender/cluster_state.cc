@@ -1,12 +1,12 @@
 #include "scheduler/extender/cluster_state.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "scheduler/extender/node_scores.h"
 #include "scheduler/extender/refusal_reasons.h"
 #include "scheduler/placement/fragmentation.h"
 
@@ -231,35 +231,6 @@ FilterResult ClusterState::Filter(const PodFacts& pod, std::span<const std::stri
   result.reasons = std::move(reasons).Texts();
   return result;
 }
-
-namespace {
-
-// 0..highest; 0 for nodes that are not rated.
-std::vector<int> Scaled(std::span<const double> raw, int highest) {
-  std::vector<int> scores(raw.size(), 0);
-  double low = std::numeric_limits<double>::infinity(), high = -low;
-  for (const double score : raw) {
-    if (std::isinf(score)) continue;
-    low = std::min(low, score);
-    high = std::max(high, score);
-  }
-  const double range = std::max(high - low, 1e-9);
-  for (std::size_t i = 0; i < raw.size(); ++i) {
-    if (!std::isinf(raw[i])) scores[i] = static_cast<int>(highest * (raw[i] - low) / range);
-  }
-  return scores;
-}
-
-}  // namespace
-
-std::vector<int> ScoresOf(std::span<const double> raw) {
-  std::vector<int> scores = Scaled(raw, 9);
-  const auto best = std::ranges::max_element(raw);
-  if (best != raw.end() && !std::isinf(*best)) scores[best - raw.begin()] = 10;
-  return scores;
-}
-
-std::vector<int> EvenScoresOf(std::span<const double> raw) { return Scaled(raw, 10); }
 
 std::vector<int> ClusterState::Prioritize(const PodFacts& pod, std::span<const std::string_view> nodes) {
   const MutexLock lock(mutex_);

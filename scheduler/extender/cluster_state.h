@@ -49,12 +49,6 @@ struct HostRoom {
   std::int64_t cpu_milli = 0, memory_mib = 0;
 };
 
-// Scores of 0..10 from a policy's: -infinity for nodes that it cannot rate. Only the best node, the first of equals,
-// gets 10, so that rounding to whole scores never hides it.
-std::vector<int> ScoresOf(std::span<const double> raw);
-// The same, but equal for equal nodes, among which the scheduler's own scores shall choose.
-std::vector<int> EvenScoresOf(std::span<const double> raw);
-
 // Thread-safe: one lock, held for the time of a call, with no I/O under it.
 class ClusterState {
  public:
@@ -72,7 +66,7 @@ class ClusterState {
   void KeepPods(const std::unordered_set<std::string>& uids);
 
   FilterResult Filter(const PodFacts& pod, std::span<const std::string_view> nodes);
-  // Scores as ScoresOf, in the order of `nodes`.
+  // Scores as ScoresOf (node_scores.h), in the order of `nodes`.
   std::vector<int> Prioritize(const PodFacts& pod, std::span<const std::string_view> nodes);
 
   // Reserves cards on this node for the pod; its binding is then under way. Error, with the reason: the pod does not
@@ -84,8 +78,8 @@ class ClusterState {
   // kNone once the watch shows the pod bound.
   Binding BindingOf(const std::string& uid) const;
 
-  // The policy's scores of nodes for a pod without GPUs: what its CPU and memory cost the free GPUs. -infinity: the node
-  // is not known.
+  // The policy's scores of nodes for a pod without GPUs, by the use of free GPUs that its CPU and memory prevent.
+  // -infinity: the node is not known.
   std::vector<double> RateHost(const PodFacts& pod, std::span<const std::string_view> nodes);
   std::vector<HostRoom> RoomOf(std::span<const std::string_view> nodes) const;
   std::optional<PodFacts> FindPod(const std::string& uid) const;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/extender/extender_args.h"
+#include "scheduler/extender/node_scores.h"
 #include "sluice/names.h"
 
 namespace sluice::scheduler {

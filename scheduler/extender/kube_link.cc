@@ -53,8 +53,8 @@ absl::StatusOr<PodFacts> KubeBinder::Get(const std::string& name_space, const st
 
 absl::StatusOr<ClaimFacts> KubeBinder::GetClaim(const std::string& key) {
   const std::pair<std::string, std::string> names = absl::StrSplit(key, absl::MaxSplits('/', 1));
-  absl::StatusOr<kube::Json> claim = client_.Get(
-      absl::StrCat("/apis/resource.k8s.io/v1/namespaces/", names.first, "/resourceclaims/", names.second));
+  absl::StatusOr<kube::Json> claim =
+      client_.Get(absl::StrCat("/apis/resource.k8s.io/v1/namespaces/", names.first, "/resourceclaims/", names.second));
   if (!claim.ok()) return claim.status();
   return ReadClaim(*claim);
 }

@@ -1,5 +1,5 @@
-// Which cards kube-scheduler's allocator gives a pod's claims (Dynamic Resource Allocation) on one node, and what a
-// policy says of them.
+// The cards that kube-scheduler's allocator gives a pod's claims (Dynamic Resource Allocation) on one node, and a
+// policy's score of them.
 #ifndef SLUICE_SCHEDULER_PLACEMENT_CLAIM_PACKING_H_
 #define SLUICE_SCHEDULER_PLACEMENT_CLAIM_PACKING_H_
 
@@ -62,8 +62,8 @@ struct TakenCard {
 };
 
 // As the allocator does: claims and requests in their order, for each the first cards that fit, with backtracking. It
-// may give one shareable card twice. CEL selectors are not looked at: a node's cards are alike, and the scheduler has
-// asked them of the node. nullopt: the claims do not fit, or the search was given up.
+// may give one shareable card twice. CEL selectors are not evaluated: the scheduler has done so, and the cards of a
+// node are alike. nullopt: the claims do not fit, or the search was given up.
 std::optional<std::vector<TakenCard>> AllocateCards(std::span<const ClaimCard> cards, std::vector<CardRoom> rooms,
                                                     std::span<const CardsClaim* const> claims);
 

@@ -31,8 +31,9 @@ class BarePlane(Plane):
     def start_extender(self):
         if self.extender is None:
             return
-        settings = {"claims": True, "otherPods": self.other_pods, "policy": self.policy, "listen": f"127.0.0.1:{self.ext}"}
-        (self.dir / "extender.yaml").write_text(json.dumps({**settings, "kubeconfig": "kubeconfig"}))
+        settings = {"claims": True, "otherPods": self.other_pods, "policy": self.policy}
+        settings |= {"listen": f"127.0.0.1:{self.ext}", "kubeconfig": "kubeconfig"}
+        (self.dir / "extender.yaml").write_text(json.dumps(settings))
         self.start("extender", self.extender, "--config", "extender.yaml")
 
 
@@ -172,7 +173,7 @@ def main():
     parser.add_argument("pods")
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--extender")
-    parser.add_argument("--other-pods", action="store_true", help="the extender scores nodes for pods without GPUs, too")
+    parser.add_argument("--other-pods", action="store_true", help="the extender scores nodes for pods without GPUs")
     parser.add_argument("--seed", type=int, default=42)
     options = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="sluice-claims-"))

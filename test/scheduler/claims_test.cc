@@ -4,44 +4,14 @@
 #include <random>
 #include <thread>
 
+#include "claim_objects.h"
 #include "extender_setup.h"
 #include "scheduler/extender/claim_state.h"
-#include "scheduler/placement/claim_packing.h"
 
 namespace sluice::scheduler {
 namespace {
 
 using std::chrono::seconds;
-
-constexpr std::int64_t kGiB = std::int64_t{1} << 30;
-
-// A node's slice with cards of 100 GiB each.
-Json MakeSlice(const std::string& node, int cards, int generation = 1) {
-  Json devices = Json::array();
-  for (int i = 0; i < cards; ++i) {
-    const std::string name = absl::StrCat("gpu-", i);
-    devices.push_back(
-        {{"name", name},
-         {"allowMultipleAllocations", true},
-         {"attributes", {{"uuid", {{"string", absl::StrCat(node, name)}}}, {"numaNode", {{"int", i / 2}}}}},
-         {"capacity",
-          {{"memory", {{"value", "100Gi"}, {"requestPolicy", {{"default", "100Gi"}}}}},
-           {"compute", {{"value", "100"}, {"requestPolicy", {{"default", "1"}}}}}}}});
-  }
-  return {{"metadata", {{"name", node + "-sluice.dev"}}},
-          {"spec",
-           {{"driver", "sluice.dev"},
-            {"nodeName", node},
-            {"pool", {{"name", node}, {"generation", generation}, {"resourceSliceCount", 1}}},
-            {"devices", std::move(devices)}}}};
-}
-
-Json MakeClaim(const std::string& name, const std::string& memory, int count = 1) {
-  Json exactly = {{"deviceClassName", "sluice.dev"}, {"count", count}};
-  if (!memory.empty()) exactly["capacity"] = {{"requests", {{"memory", memory}}}};
-  return {{"metadata", {{"name", name}, {"namespace", "default"}}},
-          {"spec", {{"devices", {{"requests", Json::array({{{"name", "gpu"}, {"exactly", exactly}}})}}}}}};
-}
 
 Json Allocated(Json claim, const std::string& node, const std::vector<int>& cards, const std::string& memory) {
   Json results = Json::array();
@@ -244,7 +214,7 @@ TEST_CASE("claims: no opinion where the scheduler's own decision counts, or noth
     setup.Put(claim);
     CHECK(setup.Scores(ClaimingPod("p", {"p"})) == none);
   }
-  SECTION("a claim that nobody knows") { CHECK(setup.Scores(ClaimingPod("p", {"p"})) == none); }
+  SECTION("a claim that does not exist") { CHECK(setup.Scores(ClaimingPod("p", {"p"})) == none); }
   SECTION("the watches have not shown all yet") {
     ClaimState fresh(*setup.policies, setup.hosts);
     Extender extender(setup.hosts, setup.binder, &fresh);
@@ -329,71 +299,6 @@ TEST_CASE("claims: extended resources count as whole cards, by the class' resour
   }
 }
 
-std::vector<int> CardsOf(const Json& slice, const std::vector<Json>& claims, std::vector<CardRoom> rooms = {}) {
-  const SliceFacts facts = ReadSlice(slice);
-  if (rooms.empty()) {
-    for (const ClaimCard& card : facts.cards) rooms.push_back({card.memory, card.compute});
-  }
-  std::vector<ClaimFacts> read;
-  std::vector<const CardsClaim*> asked;
-  for (const Json& claim : claims) read.push_back(ReadClaim(claim));
-  for (const ClaimFacts& claim : read) asked.push_back(&claim.requested->cards);
-  const auto taken = AllocateCards(facts.cards, rooms, asked);
-  if (!taken) return {-1};
-  std::vector<int> out;
-  for (const TakenCard& one : *taken) out.push_back(one.card);
-  return out;
-}
-
-TEST_CASE("claims: cards are taken as kube-scheduler takes them: the first that fit, with backtracking") {
-  const Json slice = MakeSlice("a", 4);  // cards 0 and 1, and 2 and 3, are of one NUMA node each
-  std::vector<CardRoom> rooms(4, {100 * kGiB, 100});
-  rooms[0].memory = 20 * kGiB;
-  CHECK(CardsOf(slice, {MakeClaim("p", "30Gi")}, rooms) == std::vector{1});
-  CHECK(CardsOf(slice, {MakeClaim("p", "10Gi")}, rooms) == std::vector{0});
-  CHECK(CardsOf(slice, {MakeClaim("p", "60Gi"), MakeClaim("q", "60Gi")}, rooms) == std::vector{1, 2});
-  CHECK(CardsOf(slice, {MakeClaim("p", "", 4)}, rooms) == std::vector{-1});
-  // Two shares of one card meet a request for two, unless they are to be distinct.
-  Json two = MakeClaim("p", "40Gi", 2);
-  CHECK(CardsOf(slice, {two}, rooms) == std::vector{1, 1});
-  Json& constraints = two["spec"]["devices"]["constraints"];
-  constraints = Json::array({{{"distinctAttribute", "sluice.dev/uuid"}}});
-  CHECK(CardsOf(slice, {two}, rooms) == std::vector{1, 2});
-  constraints.push_back({{"requests", {"gpu"}}, {"matchAttribute", "sluice.dev/numaNode"}});
-  CHECK(CardsOf(slice, {two}, rooms) == std::vector{2, 3});
-  constraints.push_back({{"requests", {"gpu"}}, {"matchAttribute", "resource.kubernetes.io/pcieRoot"}});
-  CHECK(CardsOf(slice, {two}, rooms) == std::vector{-1});
-  constraints.back()["requests"] = {"another"};
-  CHECK(CardsOf(slice, {two}, rooms) == std::vector{2, 3});
-}
-
-TEST_CASE("claims: compute, taints, cards that are not shared, and requests for all") {
-  Json slice = MakeSlice("a", 3);
-  Json& devices = slice["spec"]["devices"];
-  devices[0]["taints"] = Json::array({{{"key", "sluice.dev/unhealthy"}, {"effect", "NoSchedule"}}});
-  devices[1].erase("allowMultipleAllocations");
-  std::vector<CardRoom> rooms(3, {100 * kGiB, 100});
-  Json claim = MakeClaim("p", "1Gi");
-  Json& exactly = claim["spec"]["devices"]["requests"][0]["exactly"];
-  CHECK(CardsOf(slice, {claim}, rooms) == std::vector{1});
-  rooms[1].is_used = true;
-  CHECK(CardsOf(slice, {claim}, rooms) == std::vector{2});
-  rooms[2].compute = 40;
-  exactly["capacity"]["requests"]["compute"] = "41";
-  CHECK(CardsOf(slice, {claim}, rooms) == std::vector{-1});
-  exactly["tolerations"] = Json::array({{{"key", "sluice.dev/unhealthy"}, {"operator", "Exists"}}});
-  CHECK(CardsOf(slice, {claim}, rooms) == std::vector{0});
-  exactly.erase("capacity");
-  exactly["allocationMode"] = "All";
-  CHECK(CardsOf(slice, {claim}, rooms) == std::vector{-1});
-  rooms = std::vector<CardRoom>(3, {100 * kGiB, 100});
-  CHECK(CardsOf(slice, {claim}, rooms) == std::vector{0, 1, 2});
-  const SliceFacts facts = ReadSlice(slice);
-  CHECK(FreeUnits(facts.cards[0], rooms[0]) == 0);
-  CHECK(FreeUnits(facts.cards[2], {50 * kGiB, 40, true}) == 40);
-  CHECK(FreeUnits(facts.cards[1], {100 * kGiB, 100, true}) == 0);
-}
-
 TEST_CASE("claims: a pool of several slices has the cards of the newest generation") {
   Setup setup({"a"}, 2);
   Json second = MakeSlice("a", 3, 2);
@@ -407,11 +312,12 @@ TEST_CASE("claims: a pool of several slices has the cards of the newest generati
 }
 
 TEST_CASE("claims: objects of any shape are read") {
-  for (const char* text : {"null", "[]", "{}", R"({"metadata":[],"spec":{"driver":"sluice.dev","nodeName":7,"devices":{}}})",
-                           R"({"metadata":{"name":"x"},"spec":{"driver":"sluice.dev","nodeName":"a","devices":[7,{}]}})",
-                           R"({"spec":{"devices":{"requests":[{"exactly":{"count":-5}},3],"constraints":[{}]}}})",
-                           R"({"status":{"allocation":{"devices":{"results":[{"driver":"sluice.dev"},null]}}}})",
-                           R"({"spec":{"resourceClaims":[{"name":"x"}],"containers":[{"resources":{"limits":[]}}]}})"}) {
+  for (const char* text :
+       {"null", "[]", "{}", R"({"metadata":[],"spec":{"driver":"sluice.dev","nodeName":7,"devices":{}}})",
+        R"({"metadata":{"name":"x"},"spec":{"driver":"sluice.dev","nodeName":"a","devices":[7,{}]}})",
+        R"({"spec":{"devices":{"requests":[{"exactly":{"count":-5}},3],"constraints":[{}]}}})",
+        R"({"status":{"allocation":{"devices":{"results":[{"driver":"sluice.dev"},null]}}}})",
+        R"({"spec":{"resourceClaims":[{"name":"x"}],"containers":[{"resources":{"limits":[]}}]}})"}) {
     const Json object = Json::parse(text);
     ReadSlice(object);
     ReadClass(object);

@@ -2,7 +2,8 @@
 // units, and go where its scores say. kube-scheduler's part is modelled: its filter, its first card that fits, and its
 // score for pods without GPUs.
 //
-//     build/test/extender_packing NODES.csv PODS.csv [--every N] [--by claims|units] [--others spread|extender] [--seeds N]
+//     build/test/extender_packing NODES.csv PODS.csv [--every N] [--by claims|units] [--others spread|extender]
+//     [--seeds N]
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include "common/command_line.h"
 #include "scheduler/extender/claim_state.h"
 #include "scheduler/extender/cluster_state.h"
+#include "scheduler/extender/node_scores.h"
 #include "scheduler/placement/choices.h"
 #include "scheduler/simulator/claim_policies.h"
 #include "scheduler/simulator/simulation.h"
@@ -222,7 +224,8 @@ int main(int argc, char** argv) {
   app.add_option("--every", options.every, "take each N-th node and pod")->check(CLI::Range(1, 1000));
   app.add_option("--by", options.by, "how pods ask")->check(CLI::IsMember({"claims", "units"}));
   app.add_option("--policy", options.policy, "the extender's policy");
-  app.add_option("--others", options.others, "score of nodes for pods without GPUs: kube-scheduler's own, or the extender's, too")
+  app.add_option("--others", options.others,
+                 "score of nodes for pods without GPUs: kube-scheduler's own, or the extender's, too")
       ->check(CLI::IsMember({"spread", "extender"}));
   app.add_option("--seeds", options.seeds, "orders of arrival")->check(CLI::Range(1, 1000));
   app.add_option("--pause-ms", options.pause_ms, "between pods: the extender learns the mix of requests meanwhile");

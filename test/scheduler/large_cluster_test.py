@@ -205,7 +205,8 @@ class Case(unittest.TestCase):
 
     def test_extender(self):
         config = self.folder / "extender.yaml"
-        config.write_text(f"listen: 127.0.0.1:0\nmetricsListen: 127.0.0.1:0\nkubeconfig: {self.kubeconfig}\nclaims: true\n")
+        lines = ("listen: 127.0.0.1:0", "metricsListen: 127.0.0.1:0", f"kubeconfig: {self.kubeconfig}", "claims: true")
+        config.write_text("\n".join(lines) + "\n")
         extender = Daemon("extender", EXTENDER_MIB, [options.extender, "--config", config], self.folder)
         self.addCleanup(extender.stop)
         extender.wait("its port", lambda: "listening" in extender.log.read_text())
