@@ -36,8 +36,11 @@ const Json& At(const Json& object, std::initializer_list<std::string_view> path)
   return *at;
 }
 
-// The members of an array or object; none of anything else.
-const Json& List(const Json& value) { return value.is_array() ? value : Null(); }
+// The elements of an array; none of anything else.
+const Json& List(const Json& object, std::initializer_list<std::string_view> path) {
+  const Json& found = At(object, path);
+  return found.is_array() ? found : Null();
+}
 
 std::string Text(const Json& object, std::string_view name) {
   const Json& value = Member(object, name);
@@ -75,7 +78,7 @@ ClaimCard ReadCard(const Json& device) {
   card.is_shareable = Member(device, "allowMultipleAllocations") == true;
   ReadCapacity(device, "memory", card.memory, card.memory_default);
   ReadCapacity(device, "compute", card.compute, card.compute_default);
-  for (const Json& taint : List(Member(device, "taints"))) {
+  for (const Json& taint : List(device, {"taints"})) {
     const std::string effect = Text(taint, "effect");
     card.is_tainted |= effect == "NoSchedule" || effect == "NoExecute";
   }
@@ -90,7 +93,7 @@ ClaimCard ReadCard(const Json& device) {
 }
 
 bool ToleratesUnhealthy(const Json& request) {
-  return std::ranges::any_of(List(Member(request, "tolerations")), [](const Json& toleration) {
+  return std::ranges::any_of(List(request, {"tolerations"}), [](const Json& toleration) {
     const std::string key = Text(toleration, "key");
     return key == kUnhealthyTaint || (key.empty() && Text(toleration, "operator") == "Exists");
   });
@@ -112,9 +115,9 @@ CardsRequest ReadRequest(const Json& request, const Json& exactly) {
 
 std::shared_ptr<const RequestedClaim> ReadRequested(const Json& devices) {
   auto out = std::make_shared<RequestedClaim>();
-  for (const Json& request : List(Member(devices, "requests"))) {
+  for (const Json& request : List(devices, {"requests"})) {
     const Json& exactly = Member(request, "exactly");
-    for (const Json& alternative : List(Member(request, "firstAvailable"))) {
+    for (const Json& alternative : List(request, {"firstAvailable"})) {
       out->has_alternatives = true;
       out->classes.push_back(Text(alternative, "deviceClassName"));
       out->cards.requests.push_back(ReadRequest(request, alternative));
@@ -123,9 +126,9 @@ std::shared_ptr<const RequestedClaim> ReadRequested(const Json& devices) {
     out->classes.push_back(Text(exactly, "deviceClassName"));
     out->cards.requests.push_back(ReadRequest(request, exactly));
   }
-  for (const Json& constraint : List(Member(devices, "constraints"))) {
+  for (const Json& constraint : List(devices, {"constraints"})) {
     CardsConstraint& added = out->cards.constraints.emplace_back();
-    for (const Json& name : List(Member(constraint, "requests"))) {
+    for (const Json& name : List(constraint, {"requests"})) {
       if (name.is_string()) added.requests.push_back(name);
     }
     added.is_distinct = Member(constraint, "distinctAttribute").is_string();
@@ -135,10 +138,10 @@ std::shared_ptr<const RequestedClaim> ReadRequested(const Json& devices) {
 }
 
 std::string PodOf(const Json& claim) {
-  for (const Json& consumer : List(At(claim, {"status", "reservedFor"}))) {
+  for (const Json& consumer : List(claim, {"status", "reservedFor"})) {
     if (Text(consumer, "resource") == "pods") return Text(consumer, "uid");
   }
-  for (const Json& owner : List(At(claim, {"metadata", "ownerReferences"}))) {
+  for (const Json& owner : List(claim, {"metadata", "ownerReferences"})) {
     if (Text(owner, "kind") == "Pod") return Text(owner, "uid");
   }
   return "";
@@ -154,7 +157,7 @@ SliceFacts ReadSlice(const Json& slice) {
   facts.node = Text(spec, "nodeName");
   const Json& generation = At(spec, {"pool", "generation"});
   if (generation.is_number_integer()) facts.generation = generation.get<std::int64_t>();
-  const Json& devices = List(Member(spec, "devices"));
+  const Json& devices = List(spec, {"devices"});
   facts.cards.reserve(devices.size());
   for (const Json& device : devices) facts.cards.push_back(ReadCard(device));
   return facts;
@@ -172,7 +175,7 @@ ClaimFacts ReadClaim(const Json& claim) {
     facts.requested = ReadRequested(At(claim, {"spec", "devices"}));
     return facts;
   }
-  for (const Json& result : List(At(allocation, {"devices", "results"}))) {
+  for (const Json& result : List(allocation, {"devices", "results"})) {
     if (Text(result, "driver") != SLUICE_DOMAIN || Member(result, "adminAccess") == true) continue;
     const Json& consumed = Member(result, "consumedCapacity");
     facts.held.push_back({.pool = Text(result, "pool"),
@@ -188,7 +191,7 @@ ClassFacts ReadClass(const Json& device_class) {
   facts.name = Text(Member(device_class, "metadata"), "name");
   const Json& spec = Member(device_class, "spec");
   facts.extended_resource = Text(spec, "extendedResourceName");
-  for (const Json& selector : List(Member(spec, "selectors"))) {
+  for (const Json& selector : List(spec, {"selectors"})) {
     const std::string expression = Text(Member(selector, "cel"), "expression");
     facts.is_ours |=
         absl::StrContains(expression, "'" SLUICE_DOMAIN "'") || absl::StrContains(expression, "\"" SLUICE_DOMAIN "\"");
@@ -200,9 +203,9 @@ PodClaims ReadPodClaims(const Json& pod) {
   PodClaims out;
   const Json& spec = Member(pod, "spec");
   const std::string prefix = absl::StrCat(Text(Member(pod, "metadata"), "namespace"), "/");
-  for (const Json& claim : List(Member(spec, "resourceClaims"))) {
+  for (const Json& claim : List(spec, {"resourceClaims"})) {
     std::string name = Text(claim, "resourceClaimName");
-    for (const Json& status : List(At(pod, {"status", "resourceClaimStatuses"}))) {
+    for (const Json& status : List(pod, {"status", "resourceClaimStatuses"})) {
       if (name.empty() && Text(status, "name") == Text(claim, "name")) name = Text(status, "resourceClaimName");
     }
     if (!name.empty()) out.keys.push_back(prefix + name);
@@ -210,7 +213,7 @@ PodClaims ReadPodClaims(const Json& pod) {
   // Kubernetes' rule for other resources: the larger of the containers together and each init container.
   std::map<std::string, int> sums;
   for (const bool is_init : {false, true}) {
-    for (const Json& container : List(Member(spec, is_init ? "initContainers" : "containers"))) {
+    for (const Json& container : List(spec, {is_init ? "initContainers" : "containers"})) {
       const Json& limits = At(container, {"resources", "limits"});
       if (!limits.is_object()) continue;
       for (const auto& [name, value] : limits.items()) {

@@ -179,11 +179,12 @@ void ClusterState::RefreshPolicy() {
   ++policy_number_;
 }
 
-void ClusterState::RefreshWorth(NodeEntry& entry) {
-  if (!entry.free) entry.free = FreeOf(entry);
-  if (entry.worth_policy_number == policy_number_) return;
-  entry.worth = policy_->WorthOf(*entry.free);
+const Node& ClusterState::RefreshWorth(NodeEntry& entry) {
+  const Node& free = entry.free ? *entry.free : entry.free.emplace(FreeOf(entry));
+  if (entry.worth_policy_number == policy_number_) return free;
+  entry.worth = policy_->WorthOf(free);
   entry.worth_policy_number = policy_number_;
+  return free;
 }
 
 const ClusterState::PackResult& ClusterState::PackOn(NodeEntry& entry, const std::vector<Chain>& chains,
@@ -192,9 +193,9 @@ const ClusterState::PackResult& ClusterState::PackOn(NodeEntry& entry, const std
       entry.requested_memory_mib == pod.memory_mib && entry.requested_chains == chains) {
     return entry.pack_result;
   }
-  RefreshWorth(entry);
+  const Node& free = RefreshWorth(entry);
   entry.pack_result =
-      PackPod(*entry.free, entry.worth, chains, {.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib}, *policy_);
+      PackPod(free, entry.worth, chains, {.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib}, *policy_);
   entry.requested_chains = chains;
   entry.requested_cpu_milli = pod.cpu_milli;
   entry.requested_memory_mib = pod.memory_mib;
@@ -321,9 +322,9 @@ std::vector<double> ClusterState::RateHost(const PodFacts& pod, std::span<const 
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     NodeEntry* const entry = Find(nodes[i]);
     if (entry == nullptr || !entry->exists) continue;
-    RefreshWorth(*entry);
+    const Node& free = RefreshWorth(*entry);
     const Request host{.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib};
-    raw[i] = policy_->Rate(*entry->free, entry->worth, host, {}).node;
+    raw[i] = policy_->Rate(free, entry->worth, host, {}).node;
   }
   return raw;
 }

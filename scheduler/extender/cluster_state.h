@@ -133,7 +133,8 @@ class ClusterState {
   void ExpireReservations() SLUICE_REQUIRES(mutex_);
   static void Invalidate(NodeEntry& entry);
   Node FreeOf(const NodeEntry& entry) const;
-  void RefreshWorth(NodeEntry& entry) SLUICE_REQUIRES(mutex_);
+  // The node's free cards; their worth is then the policy's.
+  const Node& RefreshWorth(NodeEntry& entry) SLUICE_REQUIRES(mutex_);
 
   PolicyRefresher& policies_;
   const std::function<Clock::time_point()> now_;

@@ -108,7 +108,8 @@ class KubeFeed::Impl {
   // Only the facts of an object are kept, and no second set of them while a list is read.
   template <class Facts>
   static kube::WatchHandler Handler(Facts (*read)(const kube::Json&), std::string (*name)(const Facts&),
-                                    std::function<void(Facts)> put, std::function<void(const std::string&)> remove,
+                                    const std::function<void(Facts)>& put,
+                                    std::function<void(const std::string&)> remove,
                                     std::function<void(const Names&)> keep) {
     auto listed = std::make_shared<Names>();
     kube::WatchHandler handler;

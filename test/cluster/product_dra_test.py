@@ -50,9 +50,11 @@ class Claims(Places, unittest.TestCase):
         profile.write_text("\n".join(lines) + "\n")
         p.run(p.CLUSTER, "gpus", p.BUILD, profile)
         sysfs = make_sysfs()
+        p.scheduler_image()
         p.install(
             *("--set", "dra.enabled=auto", "--set", "dra.extendedResourceName=sluice.dev/gpu"),
             *("--set", "agent.config.reserve=1Gi", "--set", f"devicePlugin.config.sysRoot={sysfs}"),
+            *("--set", "scheduler.mode=own", "--set", "scheduler.image.repository=sluice.test/kube-scheduler"),
         )
         p.wait(90, "the cards in the node's slice", lambda: len(cls.devices()) == CARDS)
         cls.nodes_pod_is_ready()

@@ -80,6 +80,25 @@ class Places:
                 self.assertEqual(self.cards_of("free"), without)
                 self.tearDown()
 
+    def test_the_charts_scheduler_scores_claims(self):
+        """On one node nothing is to be scored: the extender may read what it needs, and its account is right."""
+        self.create(claim_template("scored", "20Gi"))
+        pod = with_claim(p.idle_pod("scored", {}), "scored")
+        pod["spec"]["schedulerName"] = "sluice-scheduler"
+        p.apply(pod, SPACE)
+        self.runs("scored")
+        found = p.get("-n", p.SPACE, "pods", "-l", "app.kubernetes.io/component=scheduler")["items"]
+        path = f"/api/v1/namespaces/{p.SPACE}/pods/{found[0]['metadata']['name']}:9404/proxy/metrics"
+
+        def figures():
+            lines = [x.rsplit(" ", 1) for x in p.kubectl("get", "--raw", path).splitlines() if not x.startswith("#")]
+            values = {name: float(value) for name, value in lines}
+            return [round(values[f"sluice_extender_{x}"], 2) for x in ("claim_cards", "allocated_claims", "claim_free_gpus")]
+
+        # A hundredth of a card is the extender's unit.
+        used = -(-100 * 20 * (1 << 30) // self.card_bytes()) / 100
+        p.wait(30, "the extender's account", lambda: figures() == [CARDS, 1, round(CARDS - used, 2)])
+
     def test_a_constraint_that_no_card_meets_waits(self):
         template, pod = documents("two-cards.yaml")
         template["spec"]["spec"]["devices"]["constraints"][0]["matchAttribute"] = "sluice.dev/absent"
