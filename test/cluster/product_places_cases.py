@@ -93,7 +93,8 @@ class Places:
         def figures():
             lines = [x.rsplit(" ", 1) for x in p.kubectl("get", "--raw", path).splitlines() if not x.startswith("#")]
             values = {name: float(value) for name, value in lines}
-            return [round(values[f"sluice_extender_{x}"], 2) for x in ("claim_cards", "allocated_claims", "claim_free_gpus")]
+            names = ("claim_cards", "allocated_claims", "claim_free_gpus")
+            return [round(values[f"sluice_extender_{name}"], 2) for name in names]
 
         # A hundredth of a card is the extender's unit.
         used = -(-100 * 20 * (1 << 30) // self.card_bytes()) / 100
