@@ -203,8 +203,8 @@ int Run(const Options& options) {
       arrived += pod.request.TotalUnits();
       if (cluster.Place(index++, pod)) allocated += pod.request.TotalUnits();
     }
-    std::printf("seed %llu: %.2f %%\n", static_cast<unsigned long long>(options.first_seed + i),
-                100 * allocated / capacity);
+    const std::string seed = std::to_string(options.first_seed + i);
+    std::printf("seed %s: %.2f %%\n", seed.c_str(), 100 * allocated / capacity);
     std::fflush(stdout);
     sum += 100 * allocated / capacity / options.seeds;
   }
