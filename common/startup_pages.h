@@ -1,4 +1,4 @@
-// Memory that only the start of a daemon needs.
+// Memory that only the start of a daemon needs, or its rare work.
 #ifndef SLUICE_COMMON_STARTUP_PAGES_H_
 #define SLUICE_COMMON_STARTUP_PAGES_H_
 

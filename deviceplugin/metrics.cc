@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <atomic>
 #include <set>
 
 #include "common/mutex.h"
@@ -28,6 +29,7 @@ const prometheus::Histogram::BucketBoundaries& Buckets() {
 }  // namespace
 
 struct Metrics::Families {
+  std::atomic<uint64_t> total_calls = 0;
   prometheus::Registry registry;
   prometheus::Family<prometheus::Counter>& registrations = BuildCounter()
                                                                .Name("sluice_plugin_registrations_total")
@@ -86,9 +88,12 @@ void Metrics::CountRegistration(bool ok) {
 
 void Metrics::CountCall(std::string_view method, bool ok, double seconds) {
   const std::string name(method);
+  ++families_->total_calls;
   families_->calls.Add({{"method", name}, {"result", ok ? "ok" : "refused"}}).Increment();
   families_->seconds.Add({{"method", name}}, Buckets()).Observe(seconds);
 }
+
+uint64_t Metrics::calls() const { return families_->total_calls; }
 
 void Metrics::CountRefusal(std::string_view reason) {
   families_->refusals.Add({{"reason", std::string(reason)}}).Increment();

@@ -2,6 +2,7 @@
 #ifndef SLUICE_DEVICEPLUGIN_METRICS_H_
 #define SLUICE_DEVICEPLUGIN_METRICS_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,6 +21,7 @@ class Metrics {
 
   void CountRegistration(bool ok);
   void CountCall(std::string_view method, bool ok, double seconds);
+  uint64_t calls() const;  // counted so far
   void CountRefusal(std::string_view reason);
   void SetCards(const Inventory& inventory);
   void CountCollected(std::string_view kind, int count);  // kind: allocation, library, failure

@@ -142,7 +142,7 @@ class PluginRunner {
     if (was && !registration_.registered())
       Log(LogLevel::kInfo, "registration lost", {{"why", registration_.why_unregistered()}});
     registered_ = registration_.registered();
-    startup_memory_.Step(registered_);
+    idle_memory_.Step(registered_, metrics_->calls());
     switch (action) {
       case Registration::Action::kServe:
         return Serve();
@@ -240,7 +240,7 @@ class PluginRunner {
   Registration registration_;
   std::unique_ptr<PluginServer> server_;
   Fd lock_, inotify_;
-  StartupMemory startup_memory_;
+  IdleMemory idle_memory_;
   bool stopped_ = false;
   std::atomic<bool> registered_ = false;
   std::atomic<Clock::time_point> heartbeat_{Clock::now()};

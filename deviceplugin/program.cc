@@ -55,13 +55,20 @@ int EndProgram(const absl::Status& status, bool stuck) {
   return status.ok() ? 0 : 1;
 }
 
-void StartupMemory::Step(bool registered) {
-  if (is_dropped_) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (!registered_at_ && registered) registered_at_ = now;
-  if (!registered_at_ || now < *registered_at_ + std::chrono::seconds(2)) return;
+bool IdleMemory::Step(bool registered, uint64_t calls, Clock::time_point now) {
+  if (!registered && !last_call_) return false;
+  if (!last_call_ || calls != calls_) {
+    if (!last_call_ || is_dropped_) busy_since_ = now;
+    last_call_ = now;
+    calls_ = calls;
+    is_dropped_ = false;
+  }
+  const bool is_due = now >= *last_call_ + std::chrono::seconds(2) || now >= busy_since_ + std::chrono::minutes(1);
+  if (is_dropped_ || !is_due) return false;
+  malloc_trim(0);
   DropStartupPages();
   is_dropped_ = true;
+  return true;
 }
 
 ConfigFile::ConfigFile(std::string program, std::string path)

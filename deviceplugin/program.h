@@ -27,15 +27,20 @@ int BeginProgram(const char* name, const Config& config, const std::string& deta
 // destroy objects that a thread inside a hanging driver call still uses.
 int EndProgram(const absl::Status& status, bool stuck);
 
-// Drops the pages of code that the start needed (common/startup_pages.h), once: two seconds after the program
-// registered for the first time. One thread.
-class StartupMemory {
+// Drops the pages of code (common/startup_pages.h) and the free heap that the start needed, or the last calls, once
+// none has come for two seconds; while they come, once a minute. A node starts a pod in minutes, and these programs
+// only wait in between. One thread.
+class IdleMemory {
  public:
-  void Step(bool registered);
+  using Clock = std::chrono::steady_clock;
+  // `calls`: how many there have been. True: the memory was dropped.
+  bool Step(bool registered, uint64_t calls, Clock::time_point now = Clock::now());
 
  private:
-  std::optional<std::chrono::steady_clock::time_point> registered_at_;
-  bool is_dropped_ = false;
+  std::optional<Clock::time_point> last_call_;  // or the registration
+  Clock::time_point busy_since_;                // the first call after memory was dropped, or the registration
+  uint64_t calls_ = 0;
+  bool is_dropped_ = false;  // since the last call
 };
 
 // A configuration file that may change while the program runs. One thread.

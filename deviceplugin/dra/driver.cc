@@ -124,7 +124,7 @@ class DriverRunner {
       // Kubelet's start leaves the sockets alone; whoever removed them, kubelet would never find us again.
       if (!server_ || !IsSocket(plugin_socket_) || !IsSocket(registration_socket_)) Serve();
       registered_ = server_ && server_->registered();
-      startup_memory_.Step(registered_);
+      idle_memory_.Step(registered_, metrics_->calls());
       StopRequested(kHeartbeatMs);
     }
     collector.join();
@@ -183,7 +183,7 @@ class DriverRunner {
 
   DriverOptions options_;
   ConfigFile config_file_{"sluice-dra-driver", options_.config_path};
-  StartupMemory startup_memory_;
+  IdleMemory idle_memory_;
   std::string plugin_dir_, plugin_socket_, registration_socket_;
   std::shared_ptr<SnapshotPublisher> snapshots_ = std::make_shared<SnapshotPublisher>();
   std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>();

@@ -27,6 +27,7 @@ class InstantBinder : public Binder {
     return absl::OkStatus();
   }
   absl::StatusOr<PodFacts> Get(const std::string&, const std::string&) override { return absl::NotFoundError("none"); }
+  absl::StatusOr<ClaimFacts> GetClaim(const std::string&) override { return absl::NotFoundError("none"); }
 };
 
 double At(std::vector<double> values, double part) {

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "scheduler/extender/node_scores.h"
 #include "scheduler/extender/refusal_reasons.h"
 #include "scheduler/placement/fragmentation.h"
 
@@ -178,19 +179,23 @@ void ClusterState::RefreshPolicy() {
   ++policy_number_;
 }
 
+const Node& ClusterState::RefreshWorth(NodeEntry& entry) {
+  const Node& free = entry.free ? *entry.free : entry.free.emplace(FreeOf(entry));
+  if (entry.worth_policy_number == policy_number_) return free;
+  entry.worth = policy_->WorthOf(free);
+  entry.worth_policy_number = policy_number_;
+  return free;
+}
+
 const ClusterState::PackResult& ClusterState::PackOn(NodeEntry& entry, const std::vector<Chain>& chains,
                                                      const PodFacts& pod) {
   if (entry.result_policy_number == policy_number_ && entry.requested_cpu_milli == pod.cpu_milli &&
       entry.requested_memory_mib == pod.memory_mib && entry.requested_chains == chains) {
     return entry.pack_result;
   }
-  if (!entry.free) entry.free = FreeOf(entry);
-  if (entry.worth_policy_number != policy_number_) {
-    entry.worth = policy_->WorthOf(*entry.free);
-    entry.worth_policy_number = policy_number_;
-  }
+  const Node& free = RefreshWorth(entry);
   entry.pack_result =
-      PackPod(*entry.free, entry.worth, chains, {.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib}, *policy_);
+      PackPod(free, entry.worth, chains, {.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib}, *policy_);
   entry.requested_chains = chains;
   entry.requested_cpu_milli = pod.cpu_milli;
   entry.requested_memory_mib = pod.memory_mib;
@@ -230,29 +235,17 @@ FilterResult ClusterState::Filter(const PodFacts& pod, std::span<const std::stri
 
 std::vector<int> ClusterState::Prioritize(const PodFacts& pod, std::span<const std::string_view> nodes) {
   const MutexLock lock(mutex_);
-  std::vector<int> scores(nodes.size(), 0);
-  const auto chains = ChainsOf(pod.containers);
-  if (!chains.ok() || chains->empty()) return scores;
-  RefreshPolicy();
   std::vector<double> raw(nodes.size(), -std::numeric_limits<double>::infinity());
-  std::size_t best = nodes.size();
-  double low = std::numeric_limits<double>::infinity();
+  const auto chains = ChainsOf(pod.containers);
+  if (!chains.ok() || chains->empty()) return ScoresOf(raw);
+  RefreshPolicy();
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     NodeEntry* const entry = Find(nodes[i]);
     if (entry == nullptr || !entry->problem.empty()) continue;
     const auto* const packing = std::get_if<PodPacking>(&PackOn(*entry, *chains, pod));
-    if (packing == nullptr) continue;
-    raw[i] = packing->score;
-    low = std::min(low, raw[i]);
-    if (best == nodes.size() || raw[i] > raw[best]) best = i;
+    if (packing != nullptr) raw[i] = packing->score;
   }
-  if (best == nodes.size()) return scores;
-  const double range = std::max(raw[best] - low, 1e-9);
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    if (raw[i] >= low) scores[i] = static_cast<int>(9 * (raw[i] - low) / range);
-  }
-  scores[best] = 10;
-  return scores;
+  return ScoresOf(raw);
 }
 
 absl::StatusOr<ContainerCards> ClusterState::Reserve(const PodFacts& pod, const std::string& node) {
@@ -320,6 +313,32 @@ void ClusterState::ExpireReservations() {
     if (!pods_.contains(uid) && now_() - reserved.at >= kMaxUnseenReservation) lost.push_back(uid);
   }
   for (const std::string& uid : lost) ReleaseLocked(uid);
+}
+
+std::vector<double> ClusterState::RateHost(const PodFacts& pod, std::span<const std::string_view> nodes) {
+  const MutexLock lock(mutex_);
+  RefreshPolicy();
+  std::vector<double> raw(nodes.size(), -std::numeric_limits<double>::infinity());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    NodeEntry* const entry = Find(nodes[i]);
+    if (entry == nullptr || !entry->exists) continue;
+    const Node& free = RefreshWorth(*entry);
+    const Request host{.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib};
+    raw[i] = policy_->Rate(free, entry->worth, host, {}).node;
+  }
+  return raw;
+}
+
+std::vector<HostRoom> ClusterState::RoomOf(std::span<const std::string_view> nodes) const {
+  const MutexLock lock(mutex_);
+  std::vector<HostRoom> rooms(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const auto found = nodes_.find(nodes[i]);
+    if (found == nodes_.end() || !found->second.exists) continue;
+    const NodeEntry& entry = found->second;
+    rooms[i] = {true, entry.cpu_milli - entry.cpu_milli_used, entry.memory_mib - entry.memory_mib_used};
+  }
+  return rooms;
 }
 
 std::optional<PodFacts> ClusterState::FindPod(const std::string& uid) const {

@@ -43,6 +43,12 @@ struct ClusterFigures {
   int reserved_pods = 0;      // bound by this extender; the watch has not shown them bound yet
 };
 
+// CPU and memory of a node that no pod has requested.
+struct HostRoom {
+  bool is_known = false;
+  std::int64_t cpu_milli = 0, memory_mib = 0;
+};
+
 // Thread-safe: one lock, held for the time of a call, with no I/O under it.
 class ClusterState {
  public:
@@ -60,8 +66,7 @@ class ClusterState {
   void KeepPods(const std::unordered_set<std::string>& uids);
 
   FilterResult Filter(const PodFacts& pod, std::span<const std::string_view> nodes);
-  // Scores of 0..10 in the order of `nodes`. Only the best node, the first of equals, gets 10, so that rounding to
-  // whole scores never hides it.
+  // Scores as ScoresOf (node_scores.h), in the order of `nodes`.
   std::vector<int> Prioritize(const PodFacts& pod, std::span<const std::string_view> nodes);
 
   // Reserves cards on this node for the pod; its binding is then under way. Error, with the reason: the pod does not
@@ -73,6 +78,10 @@ class ClusterState {
   // kNone once the watch shows the pod bound.
   Binding BindingOf(const std::string& uid) const;
 
+  // The policy's scores of nodes for a pod without GPUs, by the use of free GPUs that its CPU and memory prevent.
+  // -infinity: the node is not known.
+  std::vector<double> RateHost(const PodFacts& pod, std::span<const std::string_view> nodes);
+  std::vector<HostRoom> RoomOf(std::span<const std::string_view> nodes) const;
   std::optional<PodFacts> FindPod(const std::string& uid) const;
   ClusterFigures Figures() const;
   // Nodes and pods have both been listed.
@@ -124,6 +133,8 @@ class ClusterState {
   void ExpireReservations() SLUICE_REQUIRES(mutex_);
   static void Invalidate(NodeEntry& entry);
   Node FreeOf(const NodeEntry& entry) const;
+  // The node's free cards; their worth is then the policy's.
+  const Node& RefreshWorth(NodeEntry& entry) SLUICE_REQUIRES(mutex_);
 
   PolicyRefresher& policies_;
   const std::function<Clock::time_point()> now_;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/extender/extender_args.h"
+#include "scheduler/extender/node_scores.h"
 #include "sluice/names.h"
 
 namespace sluice::scheduler {
@@ -14,6 +15,16 @@ namespace {
 using Json = nlohmann::json;
 
 Reply BadRequest(const std::string& why) { return {400, Json{{"Error", why}}.dump()}; }
+
+std::string ScoreList(const std::vector<std::string_view>& nodes, const std::vector<int>& scores) {
+  std::string list = "[";
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    list += i == 0 ? "{\"Host\":" : ",{\"Host\":";
+    AppendJsonString(nodes[i], list);
+    absl::StrAppend(&list, ",\"Score\":", scores[i], "}");
+  }
+  return list + ']';
+}
 
 std::string TextOf(const Json& object, const char* name) {
   const auto found = object.find(name);
@@ -73,16 +84,29 @@ bool Extender::MayBePlaced(const PodFacts& pod) {
 Reply Extender::Prioritize(const std::string& body) {
   const auto args = ReadExtenderArgs(body);
   if (!args.ok()) return BadRequest(std::string(args.status().message()));
-  const std::vector<int> scores = cluster_.Prioritize(args->pod, args->nodes);
-  std::string list = "[";
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    list += i == 0 ? "{\"Host\":" : ",{\"Host\":";
-    AppendJsonString(args->nodes[i], list);
-    absl::StrAppend(&list, ",\"Score\":", scores[i], "}");
-  }
-  list += ']';
   Count(kPrioritize, false);
-  return {200, std::move(list)};
+  return {200, ScoreList(args->nodes, cluster_.Prioritize(args->pod, args->nodes))};
+}
+
+Reply Extender::PrioritizeAny(const std::string& body) {
+  const auto args = ReadExtenderArgs(body);
+  if (!args.ok()) return BadRequest(std::string(args.status().message()));
+  const std::vector<int> scores = ScoresForAny(*args);
+  if (!scores.empty()) Count(kPrioritizeAny, false);
+  return {200, ScoreList(args->nodes, scores)};
+}
+
+std::vector<int> Extender::ScoresForAny(const ExtenderArgs& args) {
+  if (claims_ != nullptr && !args.claims.empty()) {
+    for (const std::string& key : claims_->UnknownOf(args.claims)) {
+      if (auto claim = binder_.GetClaim(key); claim.ok()) claims_->PutClaim(*std::move(claim));
+    }
+    return claims_->Prioritize(args.pod, args.claims, args.nodes);
+  }
+  if (!other_pods_ || !args.pod.containers.empty() || !args.claims.keys.empty() || !cluster_.Synced()) return {};
+  std::vector<double> raw = cluster_.RateHost(args.pod, args.nodes);
+  if (claims_ != nullptr) claims_->RateHost(args.pod, args.nodes, raw);
+  return EvenScoresOf(raw);
 }
 
 Reply Extender::Bind(const std::string& body) {
@@ -142,7 +166,13 @@ std::string Extender::Metrics() const {
   gauge("sluice_extender_fragmented_gpus", "Free GPUs that a request of the usual mix cannot use, in expectation.",
         figures.fragment_cards);
   gauge("sluice_extender_reserved_pods", "Pods whose binding is under way.", figures.reserved_pods);
-  constexpr const char* kNames[kCalls] = {"filter", "prioritize", "bind"};
+  if (claims_ != nullptr) {
+    const ClaimFigures claims = claims_->Figures();
+    gauge("sluice_extender_claim_cards", "GPUs that ResourceSlices offer.", claims.cards);
+    gauge("sluice_extender_claim_free_gpus", "Free GPUs of these, parts of GPUs summed.", claims.free_cards);
+    gauge("sluice_extender_allocated_claims", "ResourceClaims that hold a GPU.", claims.allocated_claims);
+  }
+  constexpr const char* kNames[kCalls] = {"filter", "prioritize", "prioritize-any", "bind"};
   const MutexLock lock(counts_mutex_);
   absl::StrAppend(&text, "# HELP sluice_extender_calls_total Calls by the scheduler.\n",
                   "# TYPE sluice_extender_calls_total counter\n");

@@ -4,15 +4,18 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/mutex.h"
+#include "scheduler/extender/claim_state.h"
 #include "scheduler/extender/cluster_state.h"
+#include "scheduler/extender/extender_args.h"
 #include "scheduler/extender/pod_facts.h"
 
 namespace sluice::scheduler {
 
-// Writes Bindings: the only request that the extender makes to the API server.
+// Writes Bindings, and reads what the watches are late with.
 class Binder {
  public:
   virtual ~Binder() = default;
@@ -21,6 +24,8 @@ class Binder {
                             const std::map<std::string, std::string>& annotations) = 0;
   // Reads a pod that the watch has not shown yet. NotFound: it does not exist.
   virtual absl::StatusOr<PodFacts> Get(const std::string& name_space, const std::string& name) = 0;
+  // The same for a ResourceClaim. `key`: namespace/name.
+  virtual absl::StatusOr<ClaimFacts> GetClaim(const std::string& key) = 0;
 };
 
 struct Reply {
@@ -31,16 +36,22 @@ struct Reply {
 // Thread-safe.
 class Extender {
  public:
-  Extender(ClusterState& cluster, Binder& binder) : cluster_(cluster), binder_(binder) {}
+  // Without `claims` no node is scored for pods by their claims. `other_pods`: nodes are scored for pods without GPUs.
+  Extender(ClusterState& cluster, Binder& binder, ClaimState* claims = nullptr, bool other_pods = false)
+      : cluster_(cluster), binder_(binder), claims_(claims), other_pods_(other_pods) {}
 
   Reply Filter(const std::string& body);
   Reply Prioritize(const std::string& body);
+  // Scores for pods with ResourceClaims, and for pods without GPUs if these are to be scored. An empty list for all
+  // others: the scheduler asks about every pod.
+  Reply PrioritizeAny(const std::string& body);
   Reply Bind(const std::string& body);
   // In Prometheus' text format.
   std::string Metrics() const;
 
  private:
-  enum Call { kFilter, kPrioritize, kBind, kCalls };
+  enum Call { kFilter, kPrioritize, kPrioritizeAny, kBind, kCalls };
+  std::vector<int> ScoresForAny(const ExtenderArgs& args);
   void Count(Call call, bool refused);
   // True: nothing is reserved for the pod (any more). False: it is bound, or may be.
   bool MayBePlaced(const PodFacts& pod);
@@ -49,6 +60,8 @@ class Extender {
 
   ClusterState& cluster_;
   Binder& binder_;
+  ClaimState* const claims_;
+  const bool other_pods_;
   mutable Mutex counts_mutex_;
   std::uint64_t calls_[kCalls] SLUICE_GUARDED_BY(counts_mutex_) = {};
   std::uint64_t refusals_[kCalls] SLUICE_GUARDED_BY(counts_mutex_) = {};

@@ -119,7 +119,7 @@ absl::StatusOr<ExtenderArgs> ReadExtenderArgs(std::string_view body) {
   if (!members) return Bad("the body is no JSON object");
   const Json pod = Json::parse(members->pod, nullptr, /*allow_exceptions=*/false);
   if (!pod.is_object()) return Bad("Pod is missing");
-  ExtenderArgs args{.pod = ReadPod(pod)};
+  ExtenderArgs args{.pod = ReadPod(pod), .claims = ReadPodClaims(pod)};
   if (auto plain = PlainNames(members->names)) {
     args.nodes = *std::move(plain);
     return args;

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "scheduler/extender/claim_facts.h"
 #include "scheduler/extender/pod_facts.h"
 
 namespace sluice::scheduler {
 
 struct ExtenderArgs {
   PodFacts pod;
+  PodClaims claims;
   std::vector<std::string_view> nodes;  // point into `body` or `unescaped`
   std::vector<std::string> unescaped;   // stays empty for names that Kubernetes allows
 };

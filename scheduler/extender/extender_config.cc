@@ -72,9 +72,17 @@ absl::StatusOr<ExtenderConfig> ParseExtenderConfig(const std::string& yaml, cons
         if (absl::Status status = ReadLog(entry.second, name, config); !status.ok()) return status;
         continue;
       }
+      if (key == "claims" || key == "otherPods") {
+        if (!YAML::convert<bool>::decode(entry.second, key == "claims" ? config.claims : config.other_pods)) {
+          return absl::InvalidArgumentError(absl::StrCat(name, ":", entry.second.Mark().line + 1, ": ", key, " is \"",
+                                                         entry.second.IsScalar() ? entry.second.Scalar() : "",
+                                                         "\", accepted are true, false"));
+        }
+        continue;
+      }
       if (field == fields.end()) {
-        std::vector<std::string> known = {"log"};
-        known.reserve(fields.size() + 1);
+        std::vector<std::string> known = {"claims", "log", "otherPods"};
+        known.reserve(fields.size() + known.size());
         for (const auto& [known_key, value] : fields) known.push_back(known_key);
         return absl::InvalidArgumentError(absl::StrCat(name, ":", entry.first.Mark().line + 1, ": unknown key \"", key,
                                                        "\"; known are ", absl::StrJoin(known, ", ")));

@@ -15,6 +15,8 @@ struct ExtenderConfig {
   std::string listen = "127.0.0.1:8889";  // address:port
   std::string policy = "look-ahead";
   std::string metrics_listen;  // address:port for GET only, reachable by others; empty: only `listen` serves GET
+  bool claims = false;         // score nodes for pods with ResourceClaims, too; needs resource.k8s.io/v1
+  bool other_pods = false;     // score nodes for pods without GPUs, so that these leave CPU and memory to free GPUs
   std::string kubeconfig;      // path; empty: the pod's service account
   LogFormat log_format = LogFormat::kText;
   LogLevel log_level = LogLevel::kInfo;

@@ -53,6 +53,7 @@ void ServeCalls(HttpServer& server, Extender& extender) {
   };
   post("/filter", &Extender::Filter);
   post("/prioritize", &Extender::Prioritize);
+  post("/prioritize-any", &Extender::PrioritizeAny);
   post("/bind", &Extender::Bind);
 }
 

@@ -1,14 +1,18 @@
 #include "scheduler/extender/kube_link.h"
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "kube/watcher.h"
+#include "sluice/names.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -47,57 +51,90 @@ absl::StatusOr<PodFacts> KubeBinder::Get(const std::string& name_space, const st
   return ReadPod(*pod);
 }
 
+absl::StatusOr<ClaimFacts> KubeBinder::GetClaim(const std::string& key) {
+  const std::pair<std::string, std::string> names = absl::StrSplit(key, absl::MaxSplits('/', 1));
+  absl::StatusOr<kube::Json> claim =
+      client_.Get(absl::StrCat("/apis/resource.k8s.io/v1/namespaces/", names.first, "/resourceclaims/", names.second));
+  if (!claim.ok()) return claim.status();
+  return ReadClaim(*claim);
+}
+
 class KubeFeed::Impl {
  public:
-  Impl(const kube::ClientConfig& config, ClusterState& cluster)
-      : nodes_(config, "/api/v1/nodes", Pages(""), ForNodes(cluster), "sluice-extender"),
+  Impl(const kube::ClientConfig& config, ClusterState& cluster, ClaimState* claims)
+      : nodes_(config, "/api/v1/nodes", Pages(""),
+               Handler<NodeFacts>(
+                   ReadNode, [](const NodeFacts& node) { return node.name; },
+                   [&cluster](NodeFacts node) { cluster.PutNode(std::move(node)); },
+                   [&cluster](const std::string& name) { cluster.RemoveNode(name); },
+                   [&cluster](const Names& names) { cluster.KeepNodes(names); }),
+               kAgent),
         // Pods that have ended hold no units. When a pod ends it leaves the selection, and the watch reports it as
         // deleted.
-        pods_(config, "/api/v1/pods", Pages("status.phase!=Succeeded,status.phase!=Failed"), ForPods(cluster),
-              "sluice-extender") {}
+        pods_(config, "/api/v1/pods", Pages("status.phase!=Succeeded,status.phase!=Failed"),
+              Handler<PodFacts>(
+                  ReadPod, [](const PodFacts& pod) { return pod.uid; },
+                  [&cluster](PodFacts pod) { cluster.PutPod(std::move(pod)); },
+                  [&cluster](const std::string& uid) { cluster.RemovePod(uid); },
+                  [&cluster](const Names& uids) { cluster.KeepPods(uids); }),
+              kAgent) {
+    if (claims == nullptr) return;
+    classes_.emplace(config, "/apis/resource.k8s.io/v1/deviceclasses", Pages(""),
+                     Handler<ClassFacts>(
+                         ReadClass, [](const ClassFacts& device_class) { return device_class.name; },
+                         [claims](ClassFacts device_class) { claims->PutClass(std::move(device_class)); },
+                         [claims](const std::string& name) { claims->RemoveClass(name); },
+                         [claims](const Names& names) { claims->KeepClasses(names); }),
+                     kAgent);
+    slices_.emplace(config, "/apis/resource.k8s.io/v1/resourceslices", Pages("spec.driver=" SLUICE_DOMAIN),
+                    Handler<SliceFacts>(
+                        ReadSlice, [](const SliceFacts& slice) { return slice.name; },
+                        [claims](SliceFacts slice) { claims->PutSlice(std::move(slice)); },
+                        [claims](const std::string& name) { claims->RemoveSlice(name); },
+                        [claims](const Names& names) { claims->KeepSlices(names); }),
+                    kAgent);
+    claims_.emplace(config, "/apis/resource.k8s.io/v1/resourceclaims", Pages(""),
+                    Handler<ClaimFacts>(
+                        ReadClaim, [](const ClaimFacts& claim) { return claim.key; },
+                        [claims](ClaimFacts claim) { claims->PutClaim(std::move(claim)); },
+                        [claims](const std::string& key) { claims->RemoveClaim(key); },
+                        [claims](const Names& keys) { claims->KeepClaims(keys); }),
+                    kAgent);
+  }
 
  private:
+  using Names = std::unordered_set<std::string>;
+
   // Only the facts of an object are kept, and no second set of them while a list is read.
-  static kube::WatchHandler ForNodes(ClusterState& cluster) {
-    auto listed = std::make_shared<std::unordered_set<std::string>>();
+  template <class Facts>
+  static kube::WatchHandler Handler(Facts (*read)(const kube::Json&), std::string (*name)(const Facts&),
+                                    const std::function<void(Facts)>& put,
+                                    std::function<void(const std::string&)> remove,
+                                    std::function<void(const Names&)> keep) {
+    auto listed = std::make_shared<Names>();
     kube::WatchHandler handler;
     handler.begin = [listed] { listed->clear(); };
-    handler.item = [&cluster, listed](const kube::Json& object) {
-      NodeFacts node = ReadNode(object);
-      listed->insert(node.name);
-      cluster.PutNode(std::move(node));
+    handler.item = [read, name, put, listed](const kube::Json& object) {
+      Facts facts = read(object);
+      listed->insert(name(facts));
+      put(std::move(facts));
     };
-    handler.end = [&cluster, listed] { cluster.KeepNodes(std::exchange(*listed, {})); };
-    handler.changed = [&cluster](kube::Change change, const kube::Json& object) {
-      NodeFacts node = ReadNode(object);
-      change == kube::Change::kDeleted ? cluster.RemoveNode(node.name) : cluster.PutNode(std::move(node));
+    handler.end = [keep = std::move(keep), listed] { keep(std::exchange(*listed, {})); };
+    handler.changed = [read, name, put, remove = std::move(remove)](kube::Change change, const kube::Json& object) {
+      Facts facts = read(object);
+      change == kube::Change::kDeleted ? remove(name(facts)) : put(std::move(facts));
     };
     return handler;
   }
 
-  static kube::WatchHandler ForPods(ClusterState& cluster) {
-    auto listed = std::make_shared<std::unordered_set<std::string>>();
-    kube::WatchHandler handler;
-    handler.begin = [listed] { listed->clear(); };
-    handler.item = [&cluster, listed](const kube::Json& object) {
-      PodFacts pod = ReadPod(object);
-      listed->insert(pod.uid);
-      cluster.PutPod(std::move(pod));
-    };
-    handler.end = [&cluster, listed] { cluster.KeepPods(std::exchange(*listed, {})); };
-    handler.changed = [&cluster](kube::Change change, const kube::Json& object) {
-      PodFacts pod = ReadPod(object);
-      change == kube::Change::kDeleted ? cluster.RemovePod(pod.uid) : cluster.PutPod(std::move(pod));
-    };
-    return handler;
-  }
-
+  static constexpr char kAgent[] = "sluice-extender";
   kube::Watcher nodes_;
   kube::Watcher pods_;
+  std::optional<kube::Watcher> classes_, slices_, claims_;
 };
 
-KubeFeed::KubeFeed(const kube::ClientConfig& config, ClusterState& cluster)
-    : impl_(std::make_unique<Impl>(config, cluster)) {}
+KubeFeed::KubeFeed(const kube::ClientConfig& config, ClusterState& cluster, ClaimState* claims)
+    : impl_(std::make_unique<Impl>(config, cluster, claims)) {}
 KubeFeed::~KubeFeed() = default;
 
 }  // namespace sluice::scheduler

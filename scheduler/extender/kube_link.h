@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "kube/client.h"
+#include "scheduler/extender/claim_state.h"
 #include "scheduler/extender/cluster_state.h"
 #include "scheduler/extender/extender.h"
 
@@ -16,15 +17,17 @@ class KubeBinder : public Binder {
   absl::Status Bind(const PodFacts& pod, const std::string& node,
                     const std::map<std::string, std::string>& annotations) override;
   absl::StatusOr<PodFacts> Get(const std::string& name_space, const std::string& name) override;
+  absl::StatusOr<ClaimFacts> GetClaim(const std::string& key) override;
 
  private:
   kube::Client client_;
 };
 
-// Fills `cluster` until it is destroyed.
+// Fills `cluster` until it is destroyed, and `claims` if there are any to fill: then the API server must serve
+// resource.k8s.io/v1.
 class KubeFeed {
  public:
-  KubeFeed(const kube::ClientConfig& config, ClusterState& cluster);
+  KubeFeed(const kube::ClientConfig& config, ClusterState& cluster, ClaimState* claims = nullptr);
   ~KubeFeed();
 
  private:

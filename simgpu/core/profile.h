@@ -23,6 +23,7 @@ struct Profile {
   int64_t host_page_tables = 0;  // 1: coherent platforms
   int64_t ecc = 1;
   int64_t numa = 0;
+  int64_t clique_cards = 0;  // cards of one NVLink fabric clique; 0: the node has no fabric
 
   double copy_gbps = 55;          // pinned, one direction
   double copy_duplex_gbps = 102;  // pinned, sum of both directions

@@ -111,6 +111,21 @@ nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t d, unsigned int* node) {
   return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, nvmlGpuFabricInfoV_t* out) {
+  NEED_DEVICE(d);
+  NEED(out != nullptr);
+  if (TheProfile().clique_cards == 0) return NVML_ERROR_NOT_SUPPORTED;
+  if (out->version != nvmlGpuFabricInfo_v2 && out->version != nvmlGpuFabricInfo_v3)
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  std::memset(out->clusterUuid, 0x5c, sizeof out->clusterUuid);
+  out->status = NVML_SUCCESS;
+  out->state = NVML_GPU_FABRIC_STATE_COMPLETED;
+  out->cliqueId = static_cast<unsigned>(d->card / TheProfile().clique_cards);
+  out->healthMask = 0;
+  if (out->version == nvmlGpuFabricInfo_v3) out->healthSummary = NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY;
+  return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t d, nvmlEnableState_t* current, nvmlEnableState_t* pending) {
   NEED_DEVICE(d);
   NEED(current != nullptr && pending != nullptr);

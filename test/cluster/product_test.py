@@ -373,7 +373,7 @@ class Product(Several, unittest.TestCase):
     def test_fifty_pods_at_once(self):
         pods = [p.idle_pod(f"many-{i}", {"sluice.dev/gpu-fraction": "0.04"}) for i in range(50)]
         start = time.monotonic()
-        p.apply("\n---\n".join(json.dumps(x) for x in pods), SPACE)
+        p.apply({"apiVersion": "v1", "kind": "List", "items": pods}, SPACE)
         p.wait(
             180,
             "50 pods to run",

@@ -68,7 +68,7 @@ TEST_CASE("the examples of claims are accepted, and a wrong amount or setting in
       CHECK(Judge(document).size() == 1);
     }
   }
-  CHECK(claims == 9);
+  CHECK(claims == 10);
 }
 
 }  // namespace

@@ -27,6 +27,7 @@
 #include "deviceplugin/host/hook_library.h"
 #include "deviceplugin/host/pre_start.h"
 #include "deviceplugin/nvml/bounded_nvml.h"
+#include "deviceplugin/program.h"
 #include "sluice/names.h"
 #include "test/deviceplugin/cards_for_tests.h"
 
@@ -371,6 +372,28 @@ TEST_CASE("a driver call that hangs is abandoned, and after several no more are 
   fake->hang = false;
   // A busy machine may exceed the bound once more.
   while (nvml.stuck_calls() > 0 || !nvml.Count().ok()) std::this_thread::sleep_for(1ms);
+}
+
+TEST_CASE("memory of the work is given back when no call has come for two seconds, and once a minute while they come") {
+  IdleMemory memory;
+  auto now = IdleMemory::Clock::now();
+  const auto after = [&](auto time, uint64_t calls, bool registered = true) {
+    return memory.Step(registered, calls, now += time);
+  };
+  CHECK_FALSE(after(60s, 0, false));  // not registered yet: the start is under way
+  CHECK_FALSE(after(0s, 0));
+  CHECK_FALSE(after(1s, 0));
+  CHECK(after(1s, 0));  // the start's memory
+  CHECK_FALSE(after(60s, 0));
+  CHECK_FALSE(after(1s, 1));
+  CHECK_FALSE(after(1s, 2));
+  CHECK(after(2s, 2));
+  CHECK_FALSE(after(1h, 2, false));  // kubelet restarts
+  int drops = 0;
+  for (uint64_t calls = 3; calls < 303; ++calls) drops += after(1s, calls);
+  CHECK(drops == 4);  // each a minute after the first call that follows the last
+  // Code that runs again is there.
+  CHECK(DecideGrant(Ids("GPU-a", 0, 50), Inventory{}).status().code() != absl::StatusCode::kOk);
 }
 
 }  // namespace

@@ -100,6 +100,77 @@ def make_pods(count, nodes):
     return Collection("Pod", count, make)
 
 
+def make_slices(nodes, cards=8):
+    """What sluice's DRA driver publishes on each node."""
+    size = {"value": "80Gi", "requestPolicy": {"default": "80Gi", "validRange": {"min": "1Mi", "step": "1Mi"}}}
+    time = {"value": "100", "requestPolicy": {"default": "1", "validRange": {"min": "1", "step": "1"}}}
+    devices = [
+        {
+            "name": f"gpu-00000000-@N@-{card:04d}",
+            "allowMultipleAllocations": True,
+            "attributes": {
+                "uuid": {"string": f"GPU-00000000-@N@-{card:04d}"},
+                "model": {"string": "NVIDIA H100 80GB HBM3"},
+                "architecture": {"string": "Hopper"},
+                "driverVersion": {"version": "580.95.5"},
+                "numaNode": {"int": card // 4},
+                "resource.kubernetes.io/pcieRoot": {"string": f"pci0000:{card:02d}"},
+            },
+            "capacity": {"memory": size, "compute": time},
+        }
+        for card in range(cards)
+    ]
+    pool = {"name": "node-@N@", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "sluice.dev", "nodeName": "node-@N@", "pool": pool, "devices": devices}
+    fields = {"f:spec": {"f:devices": {}, "f:driver": {}, "f:nodeName": {}, "f:pool": {}}}
+    metadata = {"name": "node-@N@-sluice.dev", "resourceVersion": "900", "managedFields": [{"fieldsV1": fields}]}
+    whole = json.dumps({"metadata": metadata, "spec": spec}, separators=(",", ":"))
+    return Collection("ResourceSlice", nodes, lambda index, partial: whole.replace("@N@", f"{index:05d}"))
+
+
+def claim(name, pod, devices=None, memory="40Gi"):
+    """A template's claim; `devices`: (node, device) that it holds."""
+    exactly = {"deviceClassName": "sluice.dev", "capacity": {"requests": {"memory": memory, "compute": "25"}}}
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": pod, "controller": True}
+    fields = {"f:status": {f"f:field-{i}": {} for i in range(30)}}
+    metadata = {"name": name, "namespace": "team", "uid": name, "resourceVersion": "900", "ownerReferences": [owner]}
+    metadata |= {"finalizers": ["resource.kubernetes.io/delete-protection"], "managedFields": [{"fieldsV1": fields}]}
+    out = {"metadata": metadata, "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
+    if devices:
+        results = [
+            {
+                "driver": "sluice.dev",
+                "pool": node,
+                "device": device,
+                "request": "gpu",
+                "consumedCapacity": {"memory": memory, "compute": "25"},
+            }
+            for node, device in devices
+        ]
+        term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [devices[0][0]]}]}
+        allocation = {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [term]}}
+        out["status"] = {"allocation": allocation, "reservedFor": [{"resource": "pods", "name": pod, "uid": pod}]}
+    return out
+
+
+def make_claims(count, nodes):
+    """One for each pod of make_pods, on the same node and card."""
+    held = [("node-@N@", "gpu-00000000-@N@-@C@")]
+    whole = json.dumps(claim("worker-@I@-gpu-abcde", "10000000-0000-4000-8000-0000000@I@", held), separators=(",", ":"))
+
+    def make(index, partial):
+        card = f"{index // nodes % 8:04d}"
+        return whole.replace("@I@", f"{index:05d}").replace("@N@", f"{index % nodes:05d}").replace("@C@", card)
+
+    return Collection("ResourceClaim", count, make)
+
+
+def make_classes():
+    spec = {"selectors": [{"cel": {"expression": "device.driver == 'sluice.dev'"}}]}
+    text = json.dumps({"metadata": {"name": "sluice.dev"}, "spec": spec})
+    return Collection("DeviceClass", 1, lambda index, partial: text)
+
+
 def make_sluice(nodes, workers, name="sluice"):
     """All pods of a cluster with the chart in it: an agent a node, two webhooks, and the workers."""
     labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/component": "node"}

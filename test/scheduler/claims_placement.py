@@ -1,18 +1,20 @@
 #!/usr/bin/python3
 """How full kube-scheduler makes a cluster with ResourceClaims (DRA), beside the model of `sluice simulate-cluster`.
 
-claims_placement.py SIMULATOR NODES.csv PODS.csv [EVERY]
+claims_placement.py SIMULATOR NODES.csv PODS.csv [--every N] [--extender PROGRAM [--other-pods]]
+                    [--seed N]
 
-A real etcd, API server and kube-scheduler; nodes, slices and pods are objects only. It takes each EVERY-th node and pod
-of the files (10). By hand; needs SLUICE_CLUSTER_KUBERNETES=1.37. The files are as for `sluice simulate-cluster`.
+A real etcd, API server and kube-scheduler; nodes, slices and pods are objects only. It takes each N-th node and pod of
+the files (10). With --extender, sluice-extender scores the nodes, by the chart's configuration. By hand; needs
+SLUICE_CLUSTER_KUBERNETES=1.37. The files are as for `sluice simulate-cluster`.
 """
 
+import argparse
 import csv
 import json
 import pathlib
 import random
 import subprocess
-import sys
 import tempfile
 
 from control_plane import Plane
@@ -22,10 +24,17 @@ CLAIMS = "/apis/resource.k8s.io/v1"
 
 
 class BarePlane(Plane):
-    """Without extender; kwok keeps no pod."""
+    """The extender only where one is given, for claims."""
+
+    policy, other_pods = "look-ahead", False
 
     def start_extender(self):
-        pass
+        if self.extender is None:
+            return
+        settings = {"claims": True, "otherPods": self.other_pods, "policy": self.policy}
+        settings |= {"listen": f"127.0.0.1:{self.ext}", "kubeconfig": "kubeconfig"}
+        (self.dir / "extender.yaml").write_text(json.dumps(settings))
+        self.start("extender", self.extender, "--config", "extender.yaml")
 
 
 def thinned(path, every, out):
@@ -103,6 +112,13 @@ def decided(pods):
     return bound, {p["metadata"]["name"] for p in pods if "Unschedulable" in reasons(p)} - bound
 
 
+def start(plane, cards):
+    """The scheduler, once the extender knows all cards."""
+    if plane.extender is not None:
+        plane.wait("the extender", lambda: plane.metrics()["sluice_extender_claim_cards"] == cards)
+    plane.start_scheduler("default-scheduler", extender=plane.extender is not None, claims=True)
+
+
 def place(plane, nodes, order):
     """Names of the pods that were placed. Not more than twenty wait at a time, so that they arrive in order."""
     for i, node in enumerate(nodes):
@@ -111,7 +127,7 @@ def place(plane, nodes, order):
     expression = {"cel": {"expression": "device.driver == 'sluice.dev'"}}
     device_class = {"metadata": {"name": "sluice.dev"}, "spec": {"selectors": [expression]}}
     plane.call("POST", f"{CLAIMS}/deviceclasses", device_class)
-    plane.start_scheduler("default-scheduler", extender=False)
+    start(plane, sum(int(n["gpu"]) for n in nodes))
     for i, pod in enumerate(order):
         for path, body in pod_objects(f"p{i:05}", pod):
             plane.call("POST", path, body)
@@ -136,17 +152,42 @@ def check_claims(plane, nodes, placed, order):
     assert len(held) <= sum(int(n["gpu"]) for n in nodes)
 
 
+def check_extender(plane, nodes):
+    """Its account of the cards is the API server's."""
+    held = 0
+    for claim in plane.call("GET", f"{CLAIMS}/resourceclaims")["items"]:
+        for r in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", []):
+            held += int(r["consumedCapacity"]["memory"].removesuffix("Mi")) / CARD
+    cards = sum(int(n["gpu"]) for n in nodes)
+    free = lambda: plane.metrics()["sluice_extender_claim_free_gpus"]
+    # Parts of a card are rounded down to hundredths. What it expected of pods that failed is dropped at its next call.
+    plane.wait("the extender's account", lambda: abs(free() - (cards - held)) < cards / 100 + 3, 30)
+    calls = plane.metrics()['sluice_extender_calls_total{call="prioritize-any"}']
+    print(f"the extender: {calls:.0f} calls, {plane.resident_mib('extender'):.0f} MiB at most")
+
+
 def main():
-    simulator, every = sys.argv[1], int(sys.argv[4]) if len(sys.argv) > 4 else 10
+    parser = argparse.ArgumentParser()
+    parser.add_argument("simulator")
+    parser.add_argument("nodes")
+    parser.add_argument("pods")
+    parser.add_argument("--every", type=int, default=10)
+    parser.add_argument("--extender")
+    parser.add_argument("--other-pods", action="store_true", help="the extender scores nodes for pods without GPUs")
+    parser.add_argument("--seed", type=int, default=42)
+    options = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="sluice-claims-"))
-    nodes = thinned(sys.argv[2], every, folder / "nodes.csv")
-    pods = thinned(sys.argv[3], every, folder / "pods.csv")
-    order = arrivals(nodes, pods, 42)
-    plane = BarePlane(None, None, len(nodes))
+    nodes = thinned(options.nodes, options.every, folder / "nodes.csv")
+    pods = thinned(options.pods, options.every, folder / "pods.csv")
+    order = arrivals(nodes, pods, options.seed)
+    plane = BarePlane(options.extender, None, len(nodes))
+    plane.other_pods = options.other_pods
     try:
         plane.up()
         placed = place(plane, nodes, order)
         check_claims(plane, nodes, placed, order)
+        if plane.extender is not None:
+            check_extender(plane, nodes)
     finally:
         for name in list(plane.running)[::-1]:
             plane.stop(name)
@@ -159,13 +200,14 @@ def main():
         if arrived >= capacity:
             break
     print(f"{len(nodes)} nodes, {capacity // CARD} GPUs, {len(order)} pods, {len(placed)} of them placed")
-    print(f"kube-scheduler with claims: {100 * allocated / capacity:.2f} % allocated when 100 % has arrived")
-    for policy in ("claims-spread-fixed", "look-ahead"):
-        command = [simulator, "simulate-cluster", folder / "nodes.csv", folder / "pods.csv", "--policy", policy]
+    how = "with claims and the extender" if options.extender else "with claims"
+    print(f"kube-scheduler {how}: {100 * allocated / capacity:.2f} % allocated when 100 % has arrived")
+    for policy in ("claims-spread-fixed", "claims-look-ahead-fixed", "look-ahead"):
+        command = [options.simulator, "simulate-cluster", folder / "nodes.csv", folder / "pods.csv", "--policy", policy]
         said = subprocess.run([*command, "--seeds", "10"], check=True, capture_output=True, text=True).stdout
         row = next(line for line in said.splitlines() if line.startswith(policy))
         print(f"the simulator's {policy}, mean of ten orders: {row.split()[1]} %")
-    print(json.dumps({"seed": 42, "every": every}))
+    print(json.dumps({"seed": options.seed, "every": options.every}))
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ class Plane:
     def start_extender(self):
         self.start("extender", self.extender, "--kubeconfig", "kubeconfig", "--listen", f"127.0.0.1:{self.ext}")
 
-    def start_scheduler(self, name, extender=True, ignorable=False):
+    def start_scheduler(self, name, extender=True, ignorable=False, claims=False):
         lines = [
             "apiVersion: kubescheduler.config.k8s.io/v1",
             "kind: KubeSchedulerConfiguration",
@@ -166,7 +166,8 @@ class Plane:
         if extender:
             # As a user does for a cluster's own scheduler: the chart's fragment is appended to its configuration.
             chart = render(
-                "scheduler.mode=cluster", f"scheduler.port={self.ext}", f"scheduler.ignorable={str(ignorable).lower()}"
+                *("scheduler.mode=cluster", f"scheduler.port={self.ext}"),
+                *(f"scheduler.ignorable={str(ignorable).lower()}", f"scheduler.claims={str(claims).lower()}"),
             )
             lines += [
                 "percentageOfNodesToScore: 100",

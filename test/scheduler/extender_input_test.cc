@@ -107,7 +107,12 @@ TEST_CASE("configuration: unknown keys and wrong values are errors") {
   CHECK(error("metricsListen: 9404\n") ==
         std::string("c: metricsListen is \"9404\", accepted is ") + kListenAddressForms);
   CHECK(error("polcy: fgd\n") ==
-        "c:1: unknown key \"polcy\"; known are log, kubeconfig, listen, metricsListen, policy");
+        "c:1: unknown key \"polcy\"; known are claims, log, otherPods, kubeconfig, listen, metricsListen, policy");
+  CHECK(ParseExtenderConfig("claims: true\n", "c")->claims);
+  CHECK(ParseExtenderConfig("otherPods: true\n", "c")->other_pods);
+  CHECK_FALSE((ParseExtenderConfig("", "c")->claims || ParseExtenderConfig("", "c")->other_pods));
+  CHECK(error("claims: maybe\n") == "c:1: claims is \"maybe\", accepted are true, false");
+  CHECK(error("claims: [true]\n") == "c:1: claims is \"\", accepted are true, false");
   const auto log = ParseExtenderConfig("log: {format: json, level: debug}\n", "c");
   REQUIRE(log.ok());
   CHECK((log->log_format == LogFormat::kJson && log->log_level == LogLevel::kDebug));

@@ -90,6 +90,12 @@ class FakeBinder : public Binder {
     return absl::NotFoundError("pods \"" + name + "\" not found");
   }
 
+  absl::StatusOr<ClaimFacts> GetClaim(const std::string& key) override {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = claims.find(key); found != claims.end()) return ReadClaim(found->second);
+    return absl::NotFoundError("resourceclaims \"" + key + "\" not found");
+  }
+
   void Create(const Json& pod) {
     const std::lock_guard lock(mutex_);
     pods_[pod["metadata"]["uid"]] = pod;
@@ -115,6 +121,7 @@ class FakeBinder : public Binder {
     return sum;
   }
 
+  std::map<std::string, Json> claims;  // by namespace/name
   std::function<void()> before;
   absl::Status answer;
   bool bind_anyway = false;  // binds and still returns `answer`: the response was lost

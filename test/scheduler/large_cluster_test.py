@@ -17,6 +17,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import urllib.request
 
@@ -28,6 +29,8 @@ from memory_limit import MemoryGroup, peak_mib
 
 WEBHOOK_MIB, EXTENDER_MIB = 64, 128
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+RESOURCES = "/apis/resource.k8s.io/v1/"
+SLICES, CLAIMS, CLASSES = (RESOURCES + kind for kind in ("resourceslices", "resourceclaims", "deviceclasses"))
 options = None
 
 
@@ -87,6 +90,9 @@ class Case(unittest.TestCase):
         kinds = {
             NODES: large_cluster.make_nodes(options.nodes),
             PODS: large_cluster.make_pods(options.pods, options.nodes),
+            SLICES: large_cluster.make_slices(options.nodes),
+            CLAIMS: large_cluster.make_claims(options.pods, options.nodes),
+            CLASSES: large_cluster.make_classes(),
         }
         self.server = FakeApiServer(kinds, expire_pages=1)
         self.addCleanup(self.server.close)
@@ -176,9 +182,31 @@ class Case(unittest.TestCase):
         webhook.check_peak("after another list")
         self.check_requests(NODES, partial=True)
 
+    def check_claims(self, extender, url, names, figure):
+        """Nodes are scored for a pod with a claim: each pod of the list holds half of a card."""
+        extender.wait("the claims", lambda: figure("allocated_claims") == options.pods)
+        self.assertEqual(figure("claim_cards"), 8 * options.nodes)
+        extender.wait("the slices", lambda: figure("claim_free_gpus") == 8 * options.nodes - options.pods / 2)
+        server_claims = self.server.kinds[CLAIMS]
+        made = json.dumps(large_cluster.claim("new", "new"))
+        spec = {"containers": [{"name": "c"}], "resourceClaims": [{"name": "gpu", "resourceClaimName": "new"}]}
+        pod = {"metadata": {"name": "new", "namespace": "team", "uid": "new"}, "spec": spec}
+        body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
+        extender.wait("a watch of claims", lambda: server_claims.watchers)
+        self.assertEqual(http(f"{url}/prioritize-any", body), "[]")  # the claim does not exist yet
+        self.server.change(CLAIMS, options.pods, made, "ADDED")
+        extender.wait("the new claim", lambda: http(f"{url}/prioritize-any", body) != "[]")
+        begin = time.monotonic()
+        scores = json.loads(http(f"{url}/prioritize-any", body))
+        print(f"extender: {1000 * (time.monotonic() - begin):.0f} ms for scores of {len(scores)} nodes", flush=True)
+        self.assertEqual([s["Host"] for s in scores], names)
+        self.assertEqual(sum(s["Score"] == 10 for s in scores), 1)
+        extender.check_peak("with claims")
+
     def test_extender(self):
         config = self.folder / "extender.yaml"
-        config.write_text(f"listen: 127.0.0.1:0\nmetricsListen: 127.0.0.1:0\nkubeconfig: {self.kubeconfig}\n")
+        lines = ("listen: 127.0.0.1:0", "metricsListen: 127.0.0.1:0", f"kubeconfig: {self.kubeconfig}", "claims: true")
+        config.write_text("\n".join(lines) + "\n")
         extender = Daemon("extender", EXTENDER_MIB, [options.extender, "--config", config], self.folder)
         self.addCleanup(extender.stop)
         extender.wait("its port", lambda: "listening" in extender.log.read_text())
@@ -207,6 +235,7 @@ class Case(unittest.TestCase):
         self.assertEqual(ask(51, names)["NodeNames"], [])
         self.assertEqual(ask(50, names, 8 - taken)["NodeNames"], names)
         self.assertEqual(ask(50, names, 9 - taken)["NodeNames"], [])
+        self.check_claims(extender, url, names, figure)
         extender.wait("watches", lambda: all(kind.watchers for kind in self.server.kinds.values()))
         freed = self.node(7, False, **{'\\"free\\":50': '\\"free\\":100'})
         self.server.change(NODES, 7, freed)

@@ -100,6 +100,35 @@ class Scheduler(unittest.TestCase):
         }
         self.assertEqual(bound, {"sluice-extender"})
 
+    def test_claims_are_scored_where_the_driver_serves_the_nodes(self):
+        for settings, wanted in (
+            ((OWN,), False),
+            ((OWN, "dra.enabled=true"), True),
+            ((OWN, "dra.enabled=true", "scheduler.claims=false"), False),
+            ((CLUSTER, "scheduler.claims=true"), True),
+        ):
+            objects = render(*settings)
+            key = "scheduler.yaml" if OWN in settings else "fragment.yaml"
+            calls = config_of(objects, key)["extenders"]
+            self.assertEqual(len(calls), 1 + wanted, settings)
+            self.assertEqual(config_of(objects, "extender.yaml").get("claims", False), wanted, settings)
+            groups = [g for rule in one(objects, "ClusterRole", "sluice-extender")["rules"] for g in rule["apiGroups"]]
+            self.assertEqual("resource.k8s.io" in groups, wanted, settings)
+            if wanted:
+                # It scores only: the scheduler's own filter knows the claims. Kubernetes accepts one binder.
+                verbs = {k: v for k, v in calls[1].items() if k.endswith("Verb")}
+                self.assertEqual(verbs, {"prioritizeVerb": "prioritize-any"})
+                self.assertTrue(calls[1]["ignorable"])
+                self.assertNotIn("managedResources", calls[1])  # the scheduler asks about pods with claims, too
+        others = render(OWN, "scheduler.otherPods=true")
+        self.assertEqual(config_of(others, "scheduler.yaml")["extenders"][1]["prioritizeVerb"], "prioritize-any")
+        self.assertIs(config_of(others, "extender.yaml")["otherPods"], True)
+        self.assertNotIn("claims", config_of(others, "extender.yaml"))
+        rule = one(render(OWN, "dra.enabled=true"), "ClusterRole", "sluice-extender")["rules"][-1]
+        self.assertEqual(rule["resources"], ["deviceclasses", "resourceclaims", "resourceslices"])
+        self.assertEqual(rule["verbs"], ["get", "list", "watch"])
+        self.assertNotEqual(run("template", "x", CHART, "--set", "scheduler.claims=maybe").returncode, 0)
+
     def test_several_replicas_elect_a_leader(self):
         objects = render(OWN, "scheduler.replicas=2")
         self.assertTrue(config_of(objects, "scheduler.yaml")["leaderElection"]["leaderElect"])

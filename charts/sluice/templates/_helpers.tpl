@@ -82,6 +82,12 @@ affinity:
 {{- if or (eq (toString .Values.dra.enabled) "true") (and (eq (toString .Values.dra.enabled) "auto") $served) }}true{{ end -}}
 {{- end }}
 
+{{- /* "true" if the extender scores nodes for pods with claims. */ -}}
+{{- define "sluice.schedulerClaims" -}}
+{{- $claims := toString .Values.scheduler.claims -}}
+{{- if or (eq $claims "true") (and (eq $claims "auto") (include "sluice.dra" .)) }}true{{ end -}}
+{{- end }}
+
 {{- /* The Secret with the webhook's certificate. */ -}}
 {{- define "sluice.certificateSecret" -}}
 {{- if eq .Values.webhook.certificate.mode "secret" -}}

@@ -88,17 +88,20 @@ start_node() {
   [ -z "$PROXY" ] || start kube-proxy --config=$STATE/config/kube-proxy.yaml
   await kubelet 60 "the kubelet to register its node" kubectl get node $NODE || return 1
   await kubelet 90 "the node to become Ready" kubectl wait --for=condition=Ready node/$NODE --timeout=1s || return 1
+  [ -z "$PROXY" ] || await kube-proxy 10 "kube-proxy" alive kube-proxy || return 1
 }
 
 # Written only when changed: kube-proxy ends itself when its configuration file is written.
 write_config() {
-  local f new
+  local f new gates='{}'
+  # On by default, and later without a gate, since Kubernetes 1.31.
+  [ "${KUBERNETES#1.}" -ge 31 ] || gates='{NFTablesProxyMode: true}'
   new=$(mktemp)
   (cd "$HERE/config" && find . -type f -printf '%P\n') | while read -r f; do
     mkdir -p "$(dirname $STATE/config/$f)"
     sed "s|@STATE@|$STATE|g; s|@RUN@|$RUN|g; s|@NODE_IP@|$NODE_IP|g; s|@NODE@|$NODE|g; s|@POD_NET@|$POD_NET|g
       s|@CNI_NAME@|$CNI_NAME|g; s|@CNI@|$(cni_folder)|g; s|@RUNC@|$RUNC|g; s|@PAUSE@|$PAUSE|g; s|@CGROUP@|$CGROUP|g
-      s|@SNAPSHOTTER@|$(snapshotter)|g" "$HERE/config/$f" >"$new"
+      s|@SNAPSHOTTER@|$(snapshotter)|g; s|@PROXY_GATES@|$gates|g" "$HERE/config/$f" >"$new"
     cmp -s "$new" $STATE/config/$f || cp "$new" $STATE/config/$f
   done
   rm -f "$new"
