@@ -55,6 +55,9 @@ class Residency : private ResidencyState {
   void set_max_prefetch_bytes(uint64_t bytes) { max_prefetch_bytes_ = bytes; }
   // Bytes that the GPU itself can hold.
   void set_max_resident(uint64_t bytes) { max_resident_bytes_ = bytes; }
+  // The part of the capacity that is the container's own; the rest is lent. Graphs beyond it are sampled
+  // (touched/touched_chunks.cc).
+  void set_share(uint64_t bytes) { share_bytes_ = bytes; }
 
   // --- fault residue: a launch larger than the capacity leaves the rest of its set to demand faults ---
   bool has_recent_fault_residue() const { return fault_residue_.IsRecent(now_); }

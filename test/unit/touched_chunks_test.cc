@@ -78,6 +78,24 @@ TEST_CASE("touched chunks: a graph whose touched chunks fit is served as one tha
   CHECK(server.residency.resident_bytes() <= kCapacity * kChunkBytes);
 }
 
+TEST_CASE("touched chunks: a graph that fits by lent memory alone is sampled, so that the lender gets back what is idle") {
+  constexpr uint64_t kAll = kWeights + kCache;
+  Server owner(kAll);
+  Server borrower(kAll);
+  borrower.residency.set_share(kCapacity * kChunkBytes);
+  for (int i = 0; i < 40; ++i) {
+    owner.Replay();
+    borrower.Replay();
+  }
+  CHECK(owner.residency.touched().stats().samples == 0);
+  CHECK(borrower.residency.touched().stats().untouched >= kAll - kCapacity);
+  CHECK(borrower.CountResident(0, kWeights + borrower.used) == kWeights + borrower.used);
+  CHECK(borrower.residency.CountUsed(1, 100).since_launch <= kCapacity * kChunkBytes);
+  borrower.Replay();
+  CHECK(borrower.faults == 0);
+  CHECK(borrower.moved == 0);
+}
+
 TEST_CASE("touched chunks: without records a graph is taken to touch what it names") {
   Server server(kCapacity, false);
   for (int i = 0; i < 12; ++i) server.Replay();

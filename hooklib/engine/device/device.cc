@@ -90,6 +90,7 @@ void Device::UpdateMode() {
   const uint64_t unmanaged = unmanaged_bytes.load(std::memory_order_relaxed);
   const uint64_t usable = total_bytes - total_bytes / 16;  // contexts and the driver itself take the rest
   residency.set_max_resident(usable > unmanaged ? usable - unmanaged : 0);
+  residency.set_share(budget.guaranteed_bytes > unmanaged ? budget.guaranteed_bytes - unmanaged : 0);
   if (managed && requested_bytes + unmanaged > budget.budget_bytes) Activate();
 }
 

@@ -83,8 +83,10 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
   launch->lacks_chunks = lacks_chunks;
   if (!hot_extents && tries) {
     SampleResident(extents, launch, touched, &launch_samples_.room);
-  } else if (hot_extents && launch->can_queue && kept * kChunkBytes > launch->capacity) {
-    size_t over = set_.size() - launch->capacity / kChunkBytes;
+  } else if (const uint64_t most = std::min(launch->capacity, share_bytes_);
+             hot_extents && launch->can_queue && kept * kChunkBytes > most) {
+    // Lent memory goes back: what a graph needs of it must be known before, or its lender waits for nothing.
+    size_t over = set_.size() - most / kChunkBytes;
     SampleResident(extents, launch, touched, &over);
     // Its chunks are fetched for it: their faults would fill the records.
     launch->explores = over && touched_.explores() && explored_replays_ < kMaxExploringReplays;
