@@ -5,8 +5,8 @@
 // Needs only libcuda.so.1. On the simulated GPU a launch takes exactly KERNEL_US. On a real one it runs a fixed number
 // of rounds, measured on an idle GPU (--rounds prints it, and SLUICE_TENANT_ROUNDS passes it). With
 // SLUICE_TENANT_MANAGED it allocates managed memory, as a program without sluice must on a GPU that is too small. With
-// SLUICE_TENANT_TOUCHED=PART it is a server with a paged cache: a launch is the replay of a graph whose kernels name all
-// blocks, and touch that part of each.
+// SLUICE_TENANT_TOUCHED=PART it is a server with a paged cache: a launch is the replay of a graph whose kernels name
+// all blocks, and touch that part of each.
 #include <cuda.h>
 #include <dlfcn.h>
 

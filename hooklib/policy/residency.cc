@@ -142,8 +142,9 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     steady_launches_ = 0;
     hot_chunks = CollectSet(extents, overwritten_extents, hot_extents, queues, &launch);
     // Copies and memsets touch all that they name.
-    if (id && (touched_.leaves_out_any() || launch_samples_.room ||
-               (touched_.enabled() && hot_extents && (launch.lacks_chunks || set_.size() * kChunkBytes > share_bytes_))))
+    if (id &&
+        (touched_.leaves_out_any() || launch_samples_.room ||
+         (touched_.enabled() && hot_extents && (launch.lacks_chunks || set_.size() * kChunkBytes > share_bytes_))))
       hot_chunks = LeaveOutUntouched(extents, hot_extents, queues, &launch, seq);
   }
   launch.lacks_chunks |= !reused_after_discard_.empty() || (can_queue && !touched_late_.empty());

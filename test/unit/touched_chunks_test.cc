@@ -78,7 +78,8 @@ TEST_CASE("touched chunks: a graph whose touched chunks fit is served as one tha
   CHECK(server.residency.resident_bytes() <= kCapacity * kChunkBytes);
 }
 
-TEST_CASE("touched chunks: a graph that fits by lent memory alone is sampled, so that the lender gets back what is idle") {
+TEST_CASE(
+    "touched chunks: a graph that fits by lent memory alone is sampled, so that the lender gets back what is idle") {
   constexpr uint64_t kAll = kWeights + kCache;
   Server owner(kAll);
   Server borrower(kAll);
