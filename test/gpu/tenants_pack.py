@@ -4,8 +4,6 @@ import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
 
 def pack(build, folder):
     """The programs of the rows and their libraries, without symbols."""
