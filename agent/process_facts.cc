@@ -80,8 +80,11 @@ bool HasEnded(const Stat& stat) { return stat.state == 'Z' || stat.state == 'X' 
 std::string LivingFolder(int64_t pid, const Stat& stat) {
   std::string folder = FolderOf(pid);
   if (stat.state != 'Z') return folder;
+  // A tracer can keep thousands of ended threads: a process whose first ones have all ended counts as one that hides.
+  constexpr int kMaxThreads = 64;
   std::error_code ec;
-  for (fs::directory_iterator it(folder + "/task", ec), end; !ec && it != end; it.increment(ec)) {
+  fs::directory_iterator it(folder + "/task", ec);
+  for (int i = 0; !ec && i < kMaxThreads && it != fs::directory_iterator(); it.increment(ec), ++i) {
     if (!HasEnded(StatOf(it->path().string()))) return it->path().string();
   }
   return folder;

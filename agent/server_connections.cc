@@ -347,10 +347,8 @@ bool Server::TrySend(Connection& c, const sluice_frame& frame) {
 void Server::Flush(SessionId session) {
   Connection& c = connections_.at(session);
   SendWaiting(c);
-  if (!c.waiting.empty()) {
-    if (c.starved) WaitToSend(session, c);
-    return;
-  }
+  // What made it wait may have changed: for descriptors the socket is not watched for room.
+  if (!c.waiting.empty()) return WaitToSend(session, c);
   if (c.closing) return Destroy(session);
   c.blocked = false;
   c.queue->Change(c.fd, EPOLLIN | EPOLLRDHUP);

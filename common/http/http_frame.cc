@@ -69,6 +69,9 @@ Frame ReadFrame(std::string_view bytes, const FrameLimits& limits) {
       return Refuse(411, "a chunked body is not accepted; accepted: a body with Content-Length");
     } else if (EqualsIgnoringCase(name, "content-encoding") && !EqualsIgnoringCase(value, "identity")) {
       return Refuse(415, "a compressed body is not accepted");
+    } else if (EqualsIgnoringCase(name, "range")) {
+      // The library would make a copy of the reply for each of thousands of ranges.
+      return Refuse(416, "ranges are not accepted");
     } else if (EqualsIgnoringCase(name, "expect")) {
       if (!EqualsIgnoringCase(value, "100-continue")) return Refuse(417, "this expectation is not met");
       f.wants_continue = true;

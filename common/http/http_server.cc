@@ -262,7 +262,7 @@ class HttpServer::Impl {
     if (!has_turn || !(is_probe ? probe_pace_ : pace_).Take(c.client, now)) {
       c.is_paused = true;
       c.deadline = Clock::time_point::max();
-      SetInterest(c, 0);
+      SetInterest(c, EPOLLET);  // a client's end is told once
       return true;
     }
     c.is_continue_sent = false;
@@ -278,7 +278,7 @@ class HttpServer::Impl {
     if (workers_.Submit(job)) {
       connections_.BeginWork(c);
       c.deadline = Clock::time_point::max();
-      SetInterest(c, 0);
+      SetInterest(c, EPOLLET);
       return true;
     }
     connections_.request_bytes -= frame.total;

@@ -85,6 +85,15 @@ void ClaimState::Count(const HeldCard& held, int sign) {
 
 void ClaimState::PutClaim(ClaimFacts claim) {
   const MutexLock lock(mutex_);
+  PutLocked(std::move(claim));
+}
+
+void ClaimState::PutUnknown(ClaimFacts claim) {
+  const MutexLock lock(mutex_);
+  if (!claims_.contains(claim.key)) PutLocked(std::move(claim));
+}
+
+void ClaimState::PutLocked(ClaimFacts claim) {
   const auto old = claims_.find(claim.key);
   const bool is_new = claim.is_allocated && (old == claims_.end() || !old->second.is_allocated);
   if (claim.is_allocated) ForgetClaim(claim);

@@ -40,6 +40,8 @@ class ClaimState {
   void RemoveSlice(const std::string& name);
   void KeepSlices(const std::unordered_set<std::string>& names);
   void PutClaim(ClaimFacts claim);
+  // Of a claim that was read because the watch had not shown it. What the watch has shown since is newer, and stays.
+  void PutUnknown(ClaimFacts claim);
   void RemoveClaim(const std::string& key);
   void KeepClaims(const std::unordered_set<std::string>& keys);
   void PutClass(ClassFacts device_class);
@@ -105,6 +107,7 @@ class ClaimState {
 
   void PutSliceLocked(SliceFacts slice) SLUICE_REQUIRES(mutex_);
   void RemoveSliceLocked(const std::string& name) SLUICE_REQUIRES(mutex_);
+  void PutLocked(ClaimFacts claim) SLUICE_REQUIRES(mutex_);
   void RemoveClaimLocked(const std::string& key) SLUICE_REQUIRES(mutex_);
   void Count(const HeldCard& held, int sign) SLUICE_REQUIRES(mutex_);
   void EraseIfUnused(const std::string& node) SLUICE_REQUIRES(mutex_);

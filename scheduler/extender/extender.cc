@@ -99,7 +99,7 @@ Reply Extender::PrioritizeAny(const std::string& body) {
 std::vector<int> Extender::ScoresForAny(const ExtenderArgs& args) {
   if (claims_ != nullptr && !args.claims.empty()) {
     for (const std::string& key : claims_->UnknownOf(args.claims)) {
-      if (auto claim = binder_.GetClaim(key); claim.ok()) claims_->PutClaim(*std::move(claim));
+      if (auto claim = binder_.GetClaim(key); claim.ok()) claims_->PutUnknown(*std::move(claim));
     }
     return claims_->Prioritize(args.pod, args.claims, args.nodes);
   }

@@ -25,6 +25,7 @@ HttpOptions ForCalls(const ListenAddress& address) {
   options.max_body_bytes = kMaxBodyBytes;
   options.max_buffered_bytes = kMaxBufferedBytes;
   options.queue_timeout = kQueueTimeout;
+  options.probe_paths = {"/healthz", "/readyz"};
   return options;
 }
 

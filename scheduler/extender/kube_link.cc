@@ -1,5 +1,6 @@
 #include "scheduler/extender/kube_link.h"
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -23,6 +24,14 @@ kube::ClientOptions BinderOptions() {
   return options;
 }
 
+// kube-scheduler waits for the scores: they do without a claim that does not come.
+kube::ClientOptions ReaderOptions() {
+  kube::ClientOptions options = BinderOptions();
+  options.timeout = std::chrono::seconds(1);
+  options.attempts = 1;
+  return options;
+}
+
 kube::ListOptions Pages(std::string field_selector) {
   kube::ListOptions options;
   options.field_selector = std::move(field_selector);
@@ -31,7 +40,8 @@ kube::ListOptions Pages(std::string field_selector) {
 
 }  // namespace
 
-KubeBinder::KubeBinder(const kube::ClientConfig& config) : client_(config, BinderOptions()) {}
+KubeBinder::KubeBinder(const kube::ClientConfig& config)
+    : client_(config, BinderOptions()), reader_(config, ReaderOptions()) {}
 
 absl::Status KubeBinder::Bind(const PodFacts& pod, const std::string& node,
                               const std::map<std::string, std::string>& annotations) {
@@ -54,7 +64,7 @@ absl::StatusOr<PodFacts> KubeBinder::Get(const std::string& name_space, const st
 absl::StatusOr<ClaimFacts> KubeBinder::GetClaim(const std::string& key) {
   const std::pair<std::string, std::string> names = absl::StrSplit(key, absl::MaxSplits('/', 1));
   absl::StatusOr<kube::Json> claim =
-      client_.Get(absl::StrCat("/apis/resource.k8s.io/v1/namespaces/", names.first, "/resourceclaims/", names.second));
+      reader_.Get(absl::StrCat("/apis/resource.k8s.io/v1/namespaces/", names.first, "/resourceclaims/", names.second));
   if (!claim.ok()) return claim.status();
   return ReadClaim(*claim);
 }

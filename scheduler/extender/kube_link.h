@@ -20,7 +20,7 @@ class KubeBinder : public Binder {
   absl::StatusOr<ClaimFacts> GetClaim(const std::string& key) override;
 
  private:
-  kube::Client client_;
+  kube::Client client_, reader_;
 };
 
 // Fills `cluster` until it is destroyed, and `claims` if there are any to fill: then the API server must serve

@@ -9,6 +9,7 @@ Service::Service(Config config, HttpOptions https, const HttpOptions& metrics,
       config_(std::make_shared<const Config>(std::move(config))),
       nodes_(std::make_shared<const Nodes>()) {
   https.tls = context_.get();
+  https.probe_paths = {"/healthz", "/readyz"};  // kubelet probes this port
   https.on_refused = [this](const char* reason) { metrics_.CountRefusal(reason); };
   https_ = std::make_unique<HttpServer>(std::move(https));
   plain_ = std::make_unique<HttpServer>(metrics);

@@ -1,5 +1,5 @@
 // Checkpoints of a process (CRIU, cuda-checkpoint). The driver supports none of a process with managed memory, and may
-// leave such a process locked for ever: refused before the driver sees it.
+// leave such a process locked: refused before the driver sees it.
 #include <unistd.h>
 
 #include <algorithm>

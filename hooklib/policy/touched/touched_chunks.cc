@@ -85,7 +85,7 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
     SampleResident(extents, launch, touched, &launch_samples_.room);
   } else if (const uint64_t most = std::min(launch->capacity, share_bytes_);
              hot_extents && launch->can_queue && kept * kChunkBytes > most) {
-    // Lent memory goes back: what a graph needs of it must be known before, or its lender waits for nothing.
+    // Lent memory goes back: the need of a graph must be known before, or its lender waits for nothing.
     size_t over = set_.size() - most / kChunkBytes;
     SampleResident(extents, launch, touched, &over);
     // Its chunks are fetched for it: their faults would fill the records.
