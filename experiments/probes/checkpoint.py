@@ -2,7 +2,7 @@
 """Checkpoints of a process on a real GPU, by its memory: experiments/probes/checkpoint.py [--build DIR].
 
 A child allocates 256 MiB and fills them; its parent locks, checkpoints, restores and unlocks it (cuCheckpointProcess*,
-CUDA 12.8 and later), and the child then checks what it holds and works on. Prints a row a case, with the driver's
+CUDA 12.8 and later), and the child then checks its contents and works on. Prints a row a case, with the driver's
 codes (0: success). The cases: unmanaged memory, managed memory, memory under the hook, the same where the parent has
 the hook too, and where both have SLUICE_UNMANAGED=1; the last three need --build. Each case runs under `timeout -k 2
 60`, and the managed memory of each is 256 MiB.

@@ -341,6 +341,11 @@ class Residency : private ResidencyState {
   bool IsEvicting(const Chunk& chunk) {
     return chunk.evict_op && !timeline_->OutDone(chunk.evict_stream, chunk.evict_op);
   }
+  // Whether a queue other than the newest eviction's may still be evicting it.
+  bool IsEvictingElsewhere(Chunk* chunk) {
+    chunk->evicting_elsewhere = chunk->evicting_elsewhere && HasEvictionsInFlight();
+    return chunk->evicting_elsewhere;
+  }
   uint64_t DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step, uint64_t keep_until = 0);
   bool DiscardFreedOnHost(StreamId stream);
   void Discard(Chunk* chunk, bool over);

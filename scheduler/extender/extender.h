@@ -15,7 +15,7 @@
 
 namespace sluice::scheduler {
 
-// Writes Bindings, and reads what the watches are late with.
+// Writes Bindings, and reads objects that the watches have not shown yet.
 class Binder {
  public:
   virtual ~Binder() = default;

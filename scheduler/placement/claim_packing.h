@@ -70,7 +70,7 @@ std::optional<std::vector<TakenCard>> AllocateCards(std::span<const ClaimCard> c
 // Hundredths of the card that are free: of memory or of compute, whichever has less.
 int FreeUnits(const ClaimCard& card, const CardRoom& room);
 
-// Subtracts what was taken of a card.
+// Subtracts the taken capacity of a card.
 void Take(const ClaimCard& card, std::int64_t memory, std::int64_t compute, CardRoom& room);
 
 // The policy's score for `node` (its cards' free units are FreeUnits) when these cards are taken. `before` is the

@@ -166,6 +166,27 @@ TEST_CASE("a request for parts of a reply is refused: thousands of ranges would 
   CHECK(answer->body.size() < 200);
 }
 
+// Starts the server, and clients that request a reply larger than a socket's buffer and read nothing.
+Raws StalledReaders(HttpServer& server, int count) {
+  server.Get("/large", [](const HttpRequest&) { return HttpReply{200, std::string(8 << 20, 'x')}; });
+  server.Get("/healthz", [](const HttpRequest&) { return HttpReply{200, "ok"}; });
+  REQUIRE(server.Start().empty());
+  Raws readers;
+  for (int i = 0; i < count; ++i) {
+    readers.push_back(std::make_unique<Raw>(server.port(), "127.0.0.1", 4096));
+    readers.back()->Send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+  }
+  return readers;
+}
+
+void CheckProbe(HttpServer& server) {
+  const auto asked = Clock::now();
+  const auto answer = httplib::Client("127.0.0.1", server.port()).Get("/healthz");
+  REQUIRE(answer);
+  CHECK(answer->status == 200);
+  CHECK(Clock::now() - asked < 1s);
+}
+
 TEST_CASE("replies that no one reads hold neither all connections nor much memory") {
   HttpOptions options = Loopback();
   options.max_connections = 16;
@@ -173,20 +194,10 @@ TEST_CASE("replies that no one reads hold neither all connections nor much memor
   std::atomic<int> displaced{0};
   options.on_refused = [&](const char* reason) { displaced += std::string_view(reason) == "displaced"; };
   HttpServer server(options);
-  const std::string large(8 << 20, 'x');  // more than a socket holds
-  server.Get("/large", [&](const HttpRequest&) { return HttpReply{200, large}; });
-  server.Get("/healthz", [](const HttpRequest&) { return HttpReply{200, "ok"}; });
-  REQUIRE(server.Start().empty());
-  Raws readers;
-  for (int i = 0; i < 16; ++i) {
-    readers.push_back(std::make_unique<Raw>(server.port(), "127.0.0.1", 4096));
-    readers.back()->Send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
-  }
+  const Raws readers = StalledReaders(server, 16);
   for (int i = 0; i < 500 && displaced < 13; ++i) std::this_thread::sleep_for(20ms);
   CHECK(server.connections() <= 3);  // three replies lie below the limit of bytes
-  const auto asked = Clock::now();
-  CHECK(httplib::Client("127.0.0.1", server.port()).Get("/healthz")->status == 200);
-  CHECK(Clock::now() - asked < 1s);
+  CheckProbe(server);
 }
 
 TEST_CASE("sixteen readers that do not read leave a connection for the seventeenth") {
@@ -194,19 +205,9 @@ TEST_CASE("sixteen readers that do not read leave a connection for the seventeen
   options.max_connections = 16;
   options.max_unread_bytes = size_t{1} << 30;
   HttpServer server(options);
-  const std::string large(8 << 20, 'x');
-  server.Get("/large", [&](const HttpRequest&) { return HttpReply{200, large}; });
-  server.Get("/healthz", [](const HttpRequest&) { return HttpReply{200, "ok"}; });
-  REQUIRE(server.Start().empty());
-  Raws readers;
-  for (int i = 0; i < 16; ++i) {
-    readers.push_back(std::make_unique<Raw>(server.port(), "127.0.0.1", 4096));
-    readers.back()->Send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
-  }
+  const Raws readers = StalledReaders(server, 16);
   std::this_thread::sleep_for(500ms);
-  const auto asked = Clock::now();
-  CHECK(httplib::Client("127.0.0.1", server.port()).Get("/healthz")->status == 200);
-  CHECK(Clock::now() - asked < 1s);
+  CheckProbe(server);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ struct Setup {
     Sync();
   }
 
-  // All watches have listed what was put.
+  // All watches have listed the objects.
   void Sync() {
     std::unordered_set<std::string> slices;
     for (const std::string& name : names) slices.insert(name + "-sluice.dev");
@@ -145,7 +145,7 @@ TEST_CASE("claims: nodes rank as they do for the same pod by units, whatever the
       setup.Put(MakeClaim(name, size == 100 ? "" : absl::StrCat(size, "Gi")));
       std::shared_ptr<const PlacementPolicy> before;
       std::vector<int> wanted, got;
-      do {  // what the policy has learned may change in between
+      do {  // the learned policy may change in between
         before = setup.policies->policy();
         const Json pod = ClaimingPod(name, {name});
         got = setup.claims.Prioritize(ReadPod(pod), ReadPodClaims(pod), asked);

@@ -242,20 +242,26 @@ def a_token_that_is_never_given_back_is_taken(a):
     assert max(took) < 2, took
 
 
-@test(gpus=2)
-def silent_connections_leave_descriptors_for_others(a):
-    """With room for 512 descriptors, two tenants open all that they can and say nothing."""
+def restart_limited(a, descriptors, through):
+    """The agent again, with so few descriptors, started by the shell's words `through`."""
     a.kill(signal.SIGTERM)
     programs = a.dir / "programs"
     programs.mkdir()
     (programs / "sluice").symlink_to(agent_rig.BIN / "sluice")
-    (programs / "sluice-agent").write_text(f'#!/bin/sh\nulimit -n 512\nexec {agent_rig.BIN}/sluice-agent "$@"\n')
-    (programs / "sluice-agent").chmod(0o755)
+    agent = programs / "sluice-agent"
+    agent.write_text(f'#!/bin/sh\nulimit -n {descriptors}\n{through} {agent_rig.BIN}/sluice-agent "$@"\n')
+    agent.chmod(0o755)
     before, agent_rig.BIN = agent_rig.BIN, programs
     try:
         a.start()
     finally:
         agent_rig.BIN = before
+
+
+@test(gpus=2)
+def silent_connections_leave_descriptors_for_others(a):
+    """With room for 512 descriptors, two tenants open all that they can and say nothing."""
+    restart_limited(a, 512, "exec")
     attacked, calm = [a.allocate(f"attacker{i}", 25) for i in range(2)], a.allocate("victim", 50, gpu=1)
     held = connect_often(attacked, 400)
     wait_for("refusals", lambda: {e["allocation"] for e in a.events("refused")} >= {"attacker0", "attacker1"})
@@ -310,18 +316,8 @@ def descriptors_in_flight_hold_attaches_up_and_are_told(a):
     """The kernel counts them for each user, and the root of a container is the agent's user, without capabilities."""
     if os.geteuid() != 0:
         raise Skipped("another user than the agent's counts for itself")
-    a.kill(signal.SIGTERM)
-    programs = a.dir / "programs"
-    programs.mkdir()
-    (programs / "sluice").symlink_to(agent_rig.BIN / "sluice")
     bare = "exec setpriv --bounding-set -all --inh-caps -all"
-    (programs / "sluice-agent").write_text(f'#!/bin/sh\nulimit -n 1024\n{bare} {agent_rig.BIN}/sluice-agent "$@"\n')
-    (programs / "sluice-agent").chmod(0o755)
-    before, agent_rig.BIN = agent_rig.BIN, programs
-    try:
-        a.start()
-    finally:
-        agent_rig.BIN = before
+    restart_limited(a, 1024, bare)
     calm = a.allocate("victim", 50)
     command = f"ulimit -n 2048; {bare} {sys.executable} -c '{IN_FLIGHT}'"
     attacker = subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -168,4 +168,32 @@ TEST_CASE("a chunk assumed resident by faults and then freed is not discarded wh
   CHECK(at_last);
 }
 
+TEST_CASE("freed bytes are not discarded while another stream's older eviction of them runs") {
+  for (const bool is_over : {false, true}) {
+    FakeGpu gpu(8, 3);
+    const auto launch = [&gpu](Extent set, StreamId stream) {
+      const std::vector<Extent> discarded = gpu.Queue({set}, stream).discard;
+      gpu.Finish(stream);
+      return std::ranges::any_of(discarded, [](const Extent& run) { return run.base == Chunks(0).base; });
+    };
+    launch(Chunks(0), 1);
+    gpu.time.transfers_instant = false;
+    gpu.time.FinishTransfers(1, 100, 100);
+    launch(Chunks(5, 3), 2);  // evicts chunk 0 on its own queue
+    gpu.time.FinishTransfers(2, 100, is_over ? 100 : 0);
+    // It was evicted and fetched on stream 1 since: the chunk knows its newest eviction alone.
+    Chunk* const chunk = gpu.residency.chunks().Find(Chunks(0).base);
+    chunk->evicting_elsewhere = true;
+    chunk->evict_op = 0;
+    launch(Chunks(0), 1);
+    gpu.residency.RemoveLive(Chunks(0));
+    bool discarded = false;
+    for (uint64_t i = 1; i < 5; ++i) {
+      gpu.fences.Close();
+      discarded |= launch(Chunks(i), 1);
+    }
+    CHECK(discarded == is_over);
+  }
+}
+
 }  // namespace sluice::policy

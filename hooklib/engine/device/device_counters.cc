@@ -92,8 +92,8 @@ void Device::CountUsed() {
   const policy::UsedBytes used = residency.CountUsed(since, policy::UseWatch::SecondOf(now_ns));
   touched_bytes_ = used.within_minute;
   if (launches == 0) return;
-  // While everything fits no launch is planned. Until planned ones have shown what they use, and samples what they
-  // touch, the process counts with no more than it may hold: budgets fit the GPU together, so nothing that is unknown
+  // While everything fits no launch is planned. Until planned ones have shown their use, and samples the touched
+  // chunks, the process counts with no more than it may hold: budgets fit the GPU together, so nothing that is unknown
   // makes containers take turns (docs/design/compute-tokens.md).
   constexpr uint64_t kKnownAfterSeconds = 5;
   const uint64_t unmanaged = unmanaged_bytes.load();

@@ -75,8 +75,8 @@ uint64_t Residency::DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step
       freed_resident_.push_back(chunk);
       continue;
     }
-    // A fetch is ordered behind the chunk's eviction; faults may have come while the eviction is still in flight.
-    const bool evicting = !chunk->fetched_whole && IsEvicting(*chunk);
+    // A fetch is ordered behind the newest eviction of the chunk alone, and faults behind none.
+    const bool evicting = IsEvictingElsewhere(chunk) || (!chunk->fetched_whole && IsEvicting(*chunk));
     const bool over = !evicting && chunk->named_at != now_ && IsReclaimable(*chunk) && MayEvict(*chunk, 0);
     if (!over && (evicting || !MayDiscardInStream(*chunk, stream))) {
       waiting |= chunk->pins == 0;
@@ -128,7 +128,7 @@ bool Residency::DiscardFreedOnHost(StreamId stream) {
       freed_resident_.push_back(chunk);
       continue;
     }
-    const bool evicting = chunk->evicting_elsewhere || IsEvicting(*chunk);
+    const bool evicting = IsEvictingElsewhere(chunk) || IsEvicting(*chunk);
     const bool over = !evicting && chunk->named_at != now_ && IsReclaimable(*chunk) && MayEvict(*chunk, 0);
     if (!over && (evicting || !MayDiscardInStream(*chunk, stream))) {
       unfenced |= chunk->freed_epoch == fences_->open();
