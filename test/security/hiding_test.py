@@ -36,7 +36,7 @@ def a_process_whose_first_thread_ended_is_reported(a, node):
     assert not a.events("external process")
 
 
-def victim_and_attacker(a, node):
+def _victim_and_attacker(a, node):
     """Containers 1 and 2 of two pods; the socket of the first."""
     victim = node.allocate("victim", 1, 50, 0)
     node.allocate("attacker", 2, 50, 1)
@@ -47,7 +47,7 @@ def victim_and_attacker(a, node):
 
 @on_node(METRICS)
 def a_process_whose_first_thread_ended_is_refused_at_anothers_socket(a, node):
-    victim = victim_and_attacker(a, node)
+    victim = _victim_and_attacker(a, node)
     (a.dir / "frame").write_bytes(hello(1))
     ended_thread(node, 2, victim, a.dir / "frame")
     wait_for("the Event on the attacker's pod", lambda: "SluiceForgedIdentity" in node.api.reasons("attacker"))
@@ -57,7 +57,7 @@ def a_process_whose_first_thread_ended_is_refused_at_anothers_socket(a, node):
 @on_node(METRICS)
 def own_namespaces_change_no_identity(a, node):
     """Of pids, cgroups and users: the agent sees the process from outside of all of them."""
-    victim = victim_and_attacker(a, node)
+    victim = _victim_and_attacker(a, node)
     refused = lambda: len(a.events("forged identity"))
     for n, namespaces in enumerate((["--pid", "--fork", "--mount-proc"], ["--cgroup"], ["--user", "--map-root-user"])):
         node.process(2, "unshare", *namespaces, HERE / "fake_hook", victim, "300")
