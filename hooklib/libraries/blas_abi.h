@@ -85,19 +85,19 @@ using LtGetAttribute = int(Pointer, int, Pointer, std::size_t,
 // Attributes of cublasLt's descriptors, named as the library names them.
 struct LtLayoutAttribute {
   enum : int {
-#define SLUICE_LT_LAYOUT(name, number) CUBLASLT_MATRIX_LAYOUT_##name = number,
+#define SLUICE_LT_LAYOUT(name, number) CUBLASLT_MATRIX_LAYOUT_##name = (number),
 #include "hooklib/libraries/cublaslt_attributes.def"
   };
 };
 struct LtMatmulAttribute {
   enum : int {
-#define SLUICE_LT_MATMUL(name, number) CUBLASLT_MATMUL_DESC_##name = number,
+#define SLUICE_LT_MATMUL(name, number) CUBLASLT_MATMUL_DESC_##name = (number),
 #include "hooklib/libraries/cublaslt_attributes.def"
   };
 };
 struct LtTransformAttribute {
   enum : int {
-#define SLUICE_LT_TRANSFORM(name, number) CUBLASLT_MATRIX_TRANSFORM_DESC_##name = number,
+#define SLUICE_LT_TRANSFORM(name, number) CUBLASLT_MATRIX_TRANSFORM_DESC_##name = (number),
 #include "hooklib/libraries/cublaslt_attributes.def"
   };
 };

@@ -206,7 +206,7 @@ class Residency : private ResidencyState {
   // Bytes of evictions in flight: asks the GPU; and as it last answered.
   uint64_t EvictingBytes();
   uint64_t evicting_bytes() const { return evicting_bytes_; }
-  bool HasEvictionsInFlight();                  // asks the GPU
+  bool HasEvictionsInFlight() const;            // asks the GPU
   uint64_t fetching_bytes() const;              // of fetches in flight, as the GPU last answered
   uint64_t NextTransferBytes(StreamId stream);  // of the stream's first eviction and first fetch in flight
 
@@ -341,10 +341,11 @@ class Residency : private ResidencyState {
   bool IsEvicting(const Chunk& chunk) {
     return chunk.evict_op && !timeline_->OutDone(chunk.evict_stream, chunk.evict_op);
   }
-  // Whether a queue other than the newest eviction's may still be evicting it.
+  // Whether a queue other than the newest eviction's may still be evicting it. The flag alone says nothing: it stays
+  // after that eviction's end.
+  bool IsEvictingElsewhere(const Chunk& chunk) const { return chunk.evicting_elsewhere && HasEvictionsInFlight(); }
   bool IsEvictingElsewhere(Chunk* chunk) {
-    chunk->evicting_elsewhere = chunk->evicting_elsewhere && HasEvictionsInFlight();
-    return chunk->evicting_elsewhere;
+    return chunk->evicting_elsewhere = IsEvictingElsewhere(std::as_const(*chunk));
   }
   uint64_t DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step, uint64_t keep_until = 0);
   bool DiscardFreedOnHost(StreamId stream);

@@ -97,6 +97,18 @@ TEST_CASE(
   CHECK(borrower.moved == 0);
 }
 
+TEST_CASE("touched chunks: an eviction of another stream that ended long ago holds no sample up") {
+  Server server;
+  // Absent ones are marked: their next eviction would end it.
+  for (uint64_t i = 0; i < kWeights + kCache; ++i)
+    server.residency.chunks().Find(Chunks(i).base)->evicting_elsewhere = true;
+  for (int i = 0; i < 12; ++i) server.Replay();
+  CHECK(server.residency.touched().stats().untouched > 0);
+  CHECK(server.CountResident(0, kWeights + server.used) == kWeights + server.used);
+  server.Replay();
+  CHECK(server.moved == 0);
+}
+
 TEST_CASE("touched chunks: without records a graph is taken to touch what it names") {
   Server server(kCapacity, false);
   for (int i = 0; i < 12; ++i) server.Replay();

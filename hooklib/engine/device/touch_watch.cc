@@ -22,7 +22,10 @@ void TouchWatch::Observe(bool at_once) {
   records_.Drain(&pages_);
   const bool lost = records_.Lost();
   residency.ConcludeTouches(pages_, lost);
-  if (lost) records_.Start(device_->UuidForDriver());
+  if (lost) {
+    ++losses_;
+    records_.Start(device_->UuidForDriver());
+  }
   if (!residency.touched().leaves_out_any() && !residency.watches_unnamed()) {
     records_.Stop();
     is_recording_ = false;
@@ -42,9 +45,10 @@ void TouchWatch::Update() {
 void TouchWatch::LogStats() const {
   const policy::TouchStats& stats = device_->residency.touched().stats();
   if (stats.samples == 0) return;
-  SLUICE_LOG(kDebug, "touched_chunks gpu=%s samples=%llu touched=%llu untouched=%llu late=%llu", device_->uuid.c_str(),
-             static_cast<unsigned long long>(stats.samples), static_cast<unsigned long long>(stats.touched),
-             static_cast<unsigned long long>(stats.untouched), static_cast<unsigned long long>(stats.late));
+  SLUICE_LOG(kDebug, "touched_chunks gpu=%s samples=%llu touched=%llu untouched=%llu late=%llu losses=%llu",
+             device_->uuid.c_str(), static_cast<unsigned long long>(stats.samples),
+             static_cast<unsigned long long>(stats.touched), static_cast<unsigned long long>(stats.untouched),
+             static_cast<unsigned long long>(stats.late), static_cast<unsigned long long>(losses_));
 }
 
 }  // namespace sluice

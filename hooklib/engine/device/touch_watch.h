@@ -36,6 +36,7 @@ class TouchWatch {
   std::vector<memory::Va> pages_ SLUICE_BY_DEVICE_LOCK;
   bool is_recording_ SLUICE_BY_DEVICE_LOCK = false;
   uint64_t observe_at_ SLUICE_BY_DEVICE_LOCK = 0;  // launch number
+  uint64_t losses_ SLUICE_BY_DEVICE_LOCK = 0;      // looks that found records lost
 };
 
 }  // namespace sluice

@@ -27,7 +27,7 @@ enum ComputeType {
 // Named as library_types.h names them.
 struct CudaDataType {
   enum : int {
-#define SLUICE_CUDA_DATA_TYPE(name, number, bits) CUDA_##name = number,
+#define SLUICE_CUDA_DATA_TYPE(name, number, bits) CUDA_##name = (number),
 #include "hooklib/libraries/cuda_data_types.def"
   };
 };

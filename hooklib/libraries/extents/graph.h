@@ -22,7 +22,7 @@ struct GraphTensor {
 struct CudnnAttribute {
   enum : int {
     CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC = 913,
-#define SLUICE_CUDNN_ATTRIBUTE(operation, name, number, role) CUDNN_ATTR_OPERATION_##name = number,
+#define SLUICE_CUDNN_ATTRIBUTE(operation, name, number, role) CUDNN_ATTR_OPERATION_##name = (number),
 #include "hooklib/libraries/cudnn_attributes.def"
   };
 };

@@ -84,7 +84,7 @@ uint64_t Residency::fetching_bytes() const {
   return bytes;
 }
 
-bool Residency::HasEvictionsInFlight() {
+bool Residency::HasEvictionsInFlight() const {
   return std::any_of(queues_.begin(), queues_.end(),
                      [this](const auto& one) { return !timeline_->OutDone(one.first, one.second.out_op); });
 }

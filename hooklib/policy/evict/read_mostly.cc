@@ -67,7 +67,7 @@ std::vector<Extent> Residency::TakeWithdrawn() {
 // Whether only copies wrote it. It may still be resident, or its eviction in flight.
 bool Residency::IsCopied(const Chunk& chunk) const {
   return read_mostly_ && prefetch_ != Prefetch::kOff && chunk.copied_bytes == chunk.live_bytes &&
-         chunk.live_bytes > 0 && chunk.has_contents && chunk.withdrawn_until <= now_ && !chunk.evicting_elsewhere;
+         chunk.live_bytes > 0 && chunk.has_contents && chunk.withdrawn_until <= now_ && !IsEvictingElsewhere(chunk);
 }
 
 bool Residency::MayDuplicate(const Chunk& chunk) {

@@ -52,7 +52,7 @@ void Residency::SweepFaultResidue(StreamId stream) {
     const bool stays = chunk->resident || chunk->mapped_remote || chunk->live_bytes == 0;  // free chunks are discarded
     // One queue at a time: an eviction's end is known of one queue alone.
     const bool evicting = IsEvicting(*chunk) && chunk->evict_stream != stream;
-    if (!stays && (evicting || chunk->evicting_elsewhere)) return false;
+    if (!stays && (evicting || IsEvictingElsewhere(chunk))) return false;
     if (!stays && !MayEvict(*chunk, stream)) {
       is_used = true;
       return false;

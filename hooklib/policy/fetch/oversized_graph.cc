@@ -72,7 +72,8 @@ size_t Residency::SmallOperandsFirst(uint64_t most) {
   std::vector<bool> taken(all.size());
   size_t first = 0;
   for (const auto& [size, i] : small) {
-    if ((bytes += size) > most) break;
+    bytes += size;
+    if (bytes > most) break;
     for (size_t at = i ? operands_[i - 1].end : 0; at < operands_[i].end; ++at) {
       set_[first++] = all[at];
       taken[at] = true;

@@ -14,7 +14,7 @@ constexpr uint64_t kCopies = 1;  // stands for work without an execution id; ids
 
 bool Residency::MayRepopulate(const Chunk& chunk) {
   return repopulates_ && can_discard_ && chunk.overwritten_at == now_ && chunk.has_contents &&
-         chunk.live_bytes == kChunkBytes && chunk.pins == 0 && !chunk.evicting_elsewhere &&
+         chunk.live_bytes == kChunkBytes && chunk.pins == 0 && !IsEvictingElsewhere(chunk) &&
          (chunk.evict_op == 0 || timeline_->OutDone(chunk.evict_stream, chunk.evict_op));
 }
 

@@ -67,7 +67,7 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
         --tried;
       }
       if (TouchSampler::IsLeftOut(*chunk) && !chunk->discarded) {
-        if (chunk->touch == Touch::kSampled && !chunk->resident && !IsEvicting(*chunk) && !chunk->evicting_elsewhere)
+        if (chunk->touch == Touch::kSampled && !chunk->resident && !IsEvicting(*chunk) && !IsEvictingElsewhere(chunk))
           touched_.NoteNamed(*chunk, {launch->stream, seq}, hot_extents ? kUsesOfGraph : 1);
         chunk->named_at = 0;
         continue;
