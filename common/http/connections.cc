@@ -66,13 +66,24 @@ void Connections::EndWork(Connection& c, State next) {
   c.state = next;
 }
 
-template <typename Chosen>
-Connection* Connections::OldestOf(Chosen chosen) {
-  Connection* oldest = nullptr;
+// bytes(Connection): those that count; chosen(Connection): whether it may be closed. Clients without one do not count.
+template <typename Bytes, typename Chosen>
+Connection* Connections::OldestOfMost(Bytes bytes, Chosen chosen) {
+  struct Candidate {
+    size_t bytes = 0;
+    Connection* oldest = nullptr;
+  };
+  std::map<ClientAddress, Candidate> candidates;
   for (auto& [id, c] : all_) {
-    if (chosen(c) && (oldest == nullptr || c.since < oldest->since)) oldest = &c;
+    Candidate& of_client = candidates[c.client];
+    of_client.bytes += bytes(c);
+    if (chosen(c) && (of_client.oldest == nullptr || c.since < of_client.oldest->since)) of_client.oldest = &c;
   }
-  return oldest;
+  const Candidate* most = nullptr;
+  for (const auto& [client, candidate] : candidates) {
+    if (candidate.oldest != nullptr && (most == nullptr || candidate.bytes > most->bytes)) most = &candidate;
+  }
+  return most != nullptr ? most->oldest : nullptr;
 }
 
 // `rank` is compared first; nullopt: the connection stays.
@@ -100,13 +111,18 @@ Connection* Connections::Displaceable(Clock::time_point now) {
   return LowestOf([&](const Connection& c) { return std::optional(-static_cast<int64_t>(CountOf(c.client))); }, now);
 }
 
-Connection* Connections::OldestSender(const Connection& newcomer) {
-  return OldestOf(
-      [&](const Connection& c) { return c.state == State::kReading && !c.in.empty() && c.since < newcomer.since; });
+Connection* Connections::SenderOfMost(const Connection& newcomer) {
+  Connection* const found = OldestOfMost(
+      [](const Connection& c) { return c.in.size(); },
+      [&](const Connection& c) { return c.id == newcomer.id || (c.state == State::kReading && !c.in.empty()); });
+  const bool is_older = found != nullptr && found->id != newcomer.id &&
+                        (found->client != newcomer.client || found->since < newcomer.since);
+  return is_older ? found : nullptr;
 }
 
-Connection* Connections::OldestWriter(const Connection& newcomer) {
-  return OldestOf([&](const Connection& c) { return c.state == State::kWriting && c.id != newcomer.id; });
+Connection* Connections::WriterOfMost(const Connection& newcomer) {
+  return OldestOfMost([](const Connection& c) { return c.out.size(); },
+                      [&](const Connection& c) { return c.state == State::kWriting && c.id != newcomer.id; });
 }
 
 std::vector<uint64_t> Connections::PausedInTurn() const {

@@ -40,10 +40,12 @@ class Connections {
   Connection* DisplaceableOf(const ClientAddress& client, Clock::time_point now);
   // The same, of the client that has most connections, so that one client's crowd displaces no other client.
   Connection* Displaceable(Clock::time_point now);
-  // The oldest that is still sending its request, and that is older than `newcomer`.
-  Connection* OldestSender(const Connection& newcomer);
-  // The oldest whose reply is not read, other than `newcomer`.
-  Connection* OldestWriter(const Connection& newcomer);
+  // Where there are too many bytes, the client with most of them loses a connection, so that one client's bytes close
+  // no other's. The oldest of its connections that are still sending a request; of the client of `newcomer` itself, one
+  // that is older than `newcomer`. nullptr: that client has no other.
+  Connection* SenderOfMost(const Connection& newcomer);
+  // The oldest connection other than `newcomer` of the client with most bytes of replies that are not read.
+  Connection* WriterOfMost(const Connection& newcomer);
 
   // Of the chosen ones, which may then be closed one by one.
   template <typename Chosen>
@@ -62,8 +64,8 @@ class Connections {
   size_t reply_bytes = 0;    // not read yet
 
  private:
-  template <typename Chosen>
-  Connection* OldestOf(Chosen chosen);
+  template <typename Bytes, typename Chosen>
+  Connection* OldestOfMost(Bytes bytes, Chosen chosen);
   template <typename Rank>
   Connection* LowestOf(Rank rank, Clock::time_point now);
 

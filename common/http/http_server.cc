@@ -228,7 +228,7 @@ class HttpServer::Impl {
         c.since = now;
         c.deadline = now + o_.request_timeout;
       }
-      while (connections_.request_bytes + received > o_.max_buffered_bytes && Displace(connections_.OldestSender(c))) {
+      while (connections_.request_bytes + received > o_.max_buffered_bytes && Displace(connections_.SenderOfMost(c))) {
       }
       if (connections_.request_bytes + received > o_.max_buffered_bytes) {
         Refuse(c, 503, "the server is receiving too many bytes at once", true, now);
@@ -315,7 +315,7 @@ class HttpServer::Impl {
     c.since = now;
     c.deadline = now + o_.reply_timeout;
     connections_.reply_bytes += c.out.size();
-    while (connections_.reply_bytes > o_.max_unread_bytes && Displace(connections_.OldestWriter(c))) {
+    while (connections_.reply_bytes > o_.max_unread_bytes && Displace(connections_.WriterOfMost(c))) {
     }
   }
 

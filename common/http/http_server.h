@@ -49,7 +49,7 @@ struct HttpOptions {
   size_t max_header_bytes = 16 << 10;
   size_t max_body_bytes = 3 << 20;       // the API server's own limit
   size_t max_buffered_bytes = 24 << 20;  // of all requests together
-  size_t max_unread_bytes = 32 << 20;  // of all replies together; more closes the oldest that its client does not read
+  size_t max_unread_bytes = 32 << 20;    // of all replies together; more closes one of the client with most of them
   std::chrono::milliseconds handshake_timeout{5000};
   std::chrono::milliseconds request_timeout{5000};     // from the first byte to the last one
   std::chrono::milliseconds queue_timeout{800};        // a request that waits longer gets 503: its client has gone

@@ -154,6 +154,29 @@ TEST_CASE("where all connections are taken, the client that has most of them los
   CHECK(Ended(calm) == 0);
 }
 
+TEST_CASE("where too many bytes are received, the client with most of them loses a connection") {
+  HttpOptions options = Loopback();
+  options.max_buffered_bytes = 4 << 20;
+  std::atomic<int> displaced{0};
+  options.on_refused = [&](const char* reason) { displaced += std::string_view(reason) == "displaced"; };
+  HttpServer server(options);
+  REQUIRE(server.Start().empty());
+  const std::string header = "POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n";
+  const Raw slow(server.port(), "127.0.0.2");  // the oldest, and a small part of the bytes
+  slow.Send(header + "x");
+  std::this_thread::sleep_for(50ms);
+  Raws many;
+  for (int i = 0; i < 4; ++i) {
+    many.push_back(std::make_unique<Raw>(server.port(), "127.0.0.1"));
+    many.back()->Send(header + std::string(2 << 20, 'x'));
+    std::this_thread::sleep_for(50ms);
+  }
+  for (int i = 0; i < 100 && displaced < 2; ++i) std::this_thread::sleep_for(20ms);
+  CHECK(displaced >= 2);
+  CHECK(Ended(many) >= 2);
+  CHECK_FALSE(slow.IsEnded());
+}
+
 TEST_CASE("a request for parts of a reply is refused: thousands of ranges would each be a copy of it") {
   HttpServer server(Loopback());
   server.Get("/x", [](const HttpRequest&) { return HttpReply{200, std::string(20000, 'x')}; });
@@ -198,6 +221,27 @@ TEST_CASE("replies that no one reads hold neither all connections nor much memor
   for (int i = 0; i < 500 && displaced < 13; ++i) std::this_thread::sleep_for(20ms);
   CHECK(server.connections() <= 3);  // three replies lie below the limit of bytes
   CheckProbe(server);
+}
+
+TEST_CASE("a client's unread replies close none of another client that reads slowly") {
+  HttpOptions options = Loopback();
+  options.max_unread_bytes = 24 << 20;
+  std::atomic<int> displaced{0};
+  options.on_refused = [&](const char* reason) { displaced += std::string_view(reason) == "displaced"; };
+  HttpServer server(options);
+  server.Get("/small", [](const HttpRequest&) { return HttpReply{200, std::string(6 << 20, 'x')}; });
+  const Raws readers = StalledReaders(server, 2);
+  const Raw slow(server.port(), "127.0.0.2", 4096);
+  slow.Send("GET /small HTTP/1.1\r\nHost: x\r\n\r\n");
+  std::this_thread::sleep_for(300ms);
+  Raws more;
+  for (int i = 0; i < 6; ++i) {
+    more.push_back(std::make_unique<Raw>(server.port(), "127.0.0.1", 4096));
+    more.back()->Send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+  }
+  for (int i = 0; i < 200 && displaced < 5; ++i) std::this_thread::sleep_for(20ms);
+  CHECK(displaced >= 5);
+  CHECK_FALSE(slow.IsEnded());
 }
 
 TEST_CASE("sixteen readers that do not read leave a connection for the seventeenth") {
