@@ -94,12 +94,12 @@ std::vector<std::string> Conflicts(const Settings& s, std::string_view prefix) {
     out.push_back(name(Id::kGpuMemory) + ": '" + FormatQuantity(*s.gpu_memory) + "' beside " + name(Id::kGpuFraction) +
                   " '" + FormatFraction(*s.gpu_percent) + "' is not accepted; accepted: one of the two");
   }
-  if (s.gpu_count > 1u && s.gpu_percent > 100u) {
+  if (s.gpu_count && *s.gpu_count > 1 && s.gpu_percent && *s.gpu_percent > 100) {
     out.push_back(name(Id::kGpuCount) + ": '" + std::to_string(*s.gpu_count) + "' beside " + name(Id::kGpuFraction) +
                   " '" + FormatFraction(*s.gpu_percent) + "' is not accepted; accepted: " + name(Id::kGpuFraction) +
                   " up to 1, which is of each GPU, or no " + name(Id::kGpuCount));
   }
-  if (s.gpu_count > 1u && s.priority == Priority::kOpportunistic) {
+  if (s.gpu_count && *s.gpu_count > 1 && s.priority == Priority::kOpportunistic) {
     out.push_back(name(Id::kGpuCount) + ": '" + std::to_string(*s.gpu_count) + "' beside " + name(Id::kPriority) +
                   " 'opportunistic' is not accepted; accepted: 1, as nothing holds several GPUs for an opportunistic " +
                   "container");

@@ -221,7 +221,7 @@ std::optional<uint32_t> ParseShare(std::string_view text) {
 }
 
 std::optional<uint32_t> ParseDuration(std::string_view text) {
-  constexpr uint64_t kMaxSeconds = 720 * 3600;
+  constexpr uint64_t kMaxSeconds = uint64_t{720} * 3600;
   if (text == "off") return 0;
   uint64_t seconds = 0;
   for (const auto& [unit, worth] : {std::pair{'h', 3600u}, std::pair{'m', 60u}, std::pair{'s', 1u}}) {
