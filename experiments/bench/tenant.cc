@@ -6,7 +6,7 @@
 // of rounds, measured on an idle GPU (--rounds prints it, and SLUICE_TENANT_ROUNDS passes it). With
 // SLUICE_TENANT_MANAGED it allocates managed memory, as a program without sluice must on a GPU that is too small. With
 // SLUICE_TENANT_TOUCHED=PART it is a server with a paged cache: a launch is the replay of a graph whose kernels name
-// all blocks, and touch that part of each.
+// all blocks, and touch that part of each; with SLUICE_TENANT_EAGER it launches those kernels one by one.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -142,10 +142,12 @@ int main(int argc, char** argv) {
     // As servers do with their caches: every page is written once.
     for (const CUdeviceptr p : blocks) CALL(cuMemsetD8Async, p, 0, kBlock, stream);
     CALL(cuStreamSynchronize, stream);
-    CALL(cuStreamBeginCapture, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-    for (size_t i = 0; i < blocks.size(); ++i) launch_kernel(i);
-    CALL(cuStreamEndCapture, stream, &graph);
-    CALL(cuGraphInstantiateWithFlags, &steps, graph, 0);
+    if (std::getenv("SLUICE_TENANT_EAGER") == nullptr) {
+      CALL(cuStreamBeginCapture, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+      for (size_t i = 0; i < blocks.size(); ++i) launch_kernel(i);
+      CALL(cuStreamEndCapture, stream, &graph);
+      CALL(cuGraphInstantiateWithFlags, &steps, graph, 0);
+    }
   }
   const auto launch = [&](size_t i) {
     if (steps == nullptr) return launch_kernel(i);

@@ -267,7 +267,8 @@ class Residency : private ResidencyState {
   bool MayTry(const Chunk& chunk) const;
   size_t LeaveOutUntouched(std::span<const Extent> extents, std::optional<size_t> hot_extents,
                            const StreamQueues& queues, PlannedLaunch* launch, Seq seq);
-  void SampleResident(std::span<const Extent> extents, PlannedLaunch* launch, double touched, size_t* most);
+  void SampleResident(std::span<const Extent> extents, PlannedLaunch* launch, double touched, size_t* most,
+                      bool sparse);
   void TryResident(Chunk* chunk, Extent operand, StreamId stream);
   void ScheduleSamples();
   void TakeFaultedIn(Chunk* chunk);

@@ -58,6 +58,19 @@ TEST_CASE("touch sampler: a chunk on which no finished launch faulted is untouch
   CHECK(rig.sampler.stats().untouched == 1);
 }
 
+TEST_CASE("touch sampler: a sparse launch tries chunks of operands whose samples were all touched, as credit allows") {
+  Rig rig(4);
+  for (uint64_t i = 0; i < 8; ++i) rig.Try(i % 4, i), rig.Fault(i % 4, i);
+  double touched = 32;
+  CHECK(rig.sampler.Allowance(rig.operands[0], 60, &touched) == 0);
+  CHECK(rig.sampler.Allowance(rig.operands[0], 60, &touched, true) > 8);
+  for (uint64_t i = 8; i < 60; ++i) {
+    for (size_t operand = 0; operand < 4; ++operand) rig.Try(operand, i), rig.Fault(operand, i);
+  }
+  touched = 32;
+  CHECK(rig.sampler.Allowance(rig.operands[0], 4, &touched, true) == 0);  // all credit is spent
+}
+
 TEST_CASE("touch sampler: a few launches have to name the chunk") {
   Rig rig(1);
   rig.Try(0, 3);

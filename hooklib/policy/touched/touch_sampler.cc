@@ -44,7 +44,7 @@ void TouchSampler::NoteLacking(uint64_t bytes) {
   if (credit_ < kInitialCredit) credit_ += static_cast<double>(bytes) / kChunkBytes * kLackingShare;
 }
 
-size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched) {
+size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched, bool sparse) {
   if (!enabled_ || operand.bytes < kMinOperandBytes || !unknown) return 0;
   auto own = operands_.find(operand.base);
   if (own == operands_.end()) {
@@ -54,8 +54,8 @@ size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched) 
     }
     own = operands_.emplace(operand.base, Counts{}).first;
   }
-  const double probability = ProbabilityOf(operand);
-  if (IsSuspect(operand)) {
+  const double probability = sparse ? std::min(ProbabilityOf(operand), kSuspect) : ProbabilityOf(operand);
+  if (sparse || IsSuspect(operand)) {
     const double most = std::min((credit_ + kOverdraft) / kFaultCost, *touched) / probability;
     const size_t allowed = std::min(unknown, static_cast<size_t>(std::max(0.0, most)));
     *touched -= static_cast<double>(allowed) * probability;

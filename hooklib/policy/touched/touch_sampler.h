@@ -50,8 +50,10 @@ class TouchSampler {
 
   // --- sampling ---
   // How many of `unknown` chunks of the operand may be tried now. `*touched`: chunks that the launch may be expected to
-  // touch of those that are tried, all operands together; the answer subtracts its own part.
-  size_t Allowance(Extent operand, size_t unknown, double* touched);
+  // touch of those that are tried, all operands together; the answer subtracts its own part. `sparse`: the launch took
+  // less time than the link needs for its operands, so most of them are untouched, whatever samples have said. Samples
+  // of resident chunks alone may mislead: faults brought those that are touched.
+  size_t Allowance(Extent operand, size_t unknown, double* touched, bool sparse = false);
   // The same of `old` chunks that were touched long ago.
   size_t AllowanceOfOld(Extent operand, size_t old, double* touched) const;
   // Whether most chunks of the operand, or of others of its size, were found untouched.

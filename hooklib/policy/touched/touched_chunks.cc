@@ -82,12 +82,12 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
   set_ = set_.first(kept);
   launch->lacks_chunks = lacks_chunks;
   if (!hot_extents && tries) {
-    SampleResident(extents, launch, touched, &launch_samples_.room);
+    SampleResident(extents, launch, touched, &launch_samples_.room, classifier_.IsSparse(launch->id));
   } else if (const uint64_t most = std::min(launch->capacity, share_bytes_);
              hot_extents && launch->can_queue && kept * kChunkBytes > most) {
     // Lent memory goes back: the need of a graph must be known before, or its lender waits for nothing.
     size_t over = set_.size() - most / kChunkBytes;
-    SampleResident(extents, launch, touched, &over);
+    SampleResident(extents, launch, touched, &over, false);
     // Its chunks are fetched for it: their faults would fill the records.
     launch->explores = over && touched_.explores() && explored_replays_ < kMaxExploringReplays;
     explored_replays_ += launch->explores;
@@ -97,14 +97,15 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
 }
 
 // More is named than fits: `most` resident chunks of operands that may be untouched leave, and are tried. `touched`: as
-// in TouchSampler::Allowance.
-void Residency::SampleResident(std::span<const Extent> extents, PlannedLaunch* launch, double touched, size_t* most) {
+// and `sparse`: as in TouchSampler::Allowance.
+void Residency::SampleResident(std::span<const Extent> extents, PlannedLaunch* launch, double touched, size_t* most,
+                               bool sparse) {
   const uint64_t min_age = std::max(kMinAgeLaunches, kMinAgeIterations * iterations_.length());
   std::vector<Chunk*> unknown, old;
   const size_t before = *most;
   for (size_t i = 0, from = 0; i < operands_.size() && *most; from = operands_[i++].end) {
     if (extents[i].bytes < TouchSampler::kMinOperandBytes) continue;
-    const bool tries_unknown = !touched_.IsTouchedWhole(extents[i]);
+    const bool tries_unknown = sparse || !touched_.IsTouchedWhole(extents[i]);
     unknown.clear();
     old.clear();
     for (size_t at = from; at < operands_[i].end; ++at) {
@@ -117,7 +118,7 @@ void Residency::SampleResident(std::span<const Extent> extents, PlannedLaunch* l
       }
     }
     // Some of the unknown chunks, spread evenly, and those touched chunks that were so the longest ago.
-    size_t allowed = touched_.Allowance(extents[i], std::min(*most, unknown.size()), &touched);
+    size_t allowed = touched_.Allowance(extents[i], std::min(*most, unknown.size()), &touched, sparse);
     const size_t stride = allowed ? unknown.size() / allowed : 1;
     for (size_t at = now_ % stride; allowed && at < unknown.size(); at += stride, --allowed, --*most)
       TryResident(unknown[at], extents[i], launch->stream);
