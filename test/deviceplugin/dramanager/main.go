@@ -63,11 +63,14 @@ type node struct {
 
 func (n *node) fail(format string, args ...any) {
 	log, _ := os.ReadFile(n.path("driver.log"))
-	if len(log) > 8000 {
-		log = log[len(log)-8000:]
+	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+	if len(lines) > 30 {
+		lines = lines[len(lines)-30:]
 	}
-	// The driver's log goes first: the last error alone explains little.
-	fmt.Fprintf(os.Stderr, "%s\nFAILED (seed %d): %s\n", log, *seed, fmt.Sprintf(format, args...))
+	// The reason is one line, and the last one, so that the end of a long log shows it.
+	reason := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
+	fmt.Fprintf(os.Stderr, "the driver's last lines:\n%s\ncounts so far: %v\nFAILED (seed %d, step %d): %s\n",
+		strings.Join(lines, "\n"), n.counts, *seed, n.counts["steps"], reason)
 	n.process.kill()
 	os.RemoveAll(n.dir)
 	os.Exit(1)
@@ -256,6 +259,11 @@ func (n *node) endAny() {
 	n.end(pod)
 }
 
+// without lists the elements of a that are not in b.
+func without(a, b []string) []string {
+	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return slices.Contains(b, s) })
+}
+
 // check compares the driver's files with the model.
 func (n *node) check() {
 	entries, err := os.ReadDir(n.path("alloc"))
@@ -285,7 +293,7 @@ func (n *node) check() {
 	}
 	sort.Strings(want)
 	if !slices.Equal(have, want) {
-		n.fail("folders %v, claims %v", have, want)
+		n.fail("folders without a claim: %v; claims without a folder: %v", without(have, want), without(want, have))
 	}
 	for uuid := range gib {
 		if gib[uuid] > cardGiB || percent[uuid] > 100 {
@@ -344,6 +352,7 @@ func (n *node) startPod() {
 }
 
 func (n *node) step() {
+	n.counts["steps"]++
 	switch act := n.random.Intn(1000); {
 	case act < 500 || len(n.pods) == 0:
 		n.startPod()
@@ -421,6 +430,7 @@ func main() {
 	}
 	n.check()
 	n.process.terminate()
+	delete(n.counts, "steps")
 	fmt.Println("ok:", *steps, "steps", n.counts)
 }
 
