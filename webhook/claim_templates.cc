@@ -29,8 +29,8 @@ std::string KeyOf(const kube::Json& object) {
 }
 
 std::string Failed(const std::string& key, const absl::Status& why) {
-  return "the claim of this pod's share needs the ResourceClaimTemplate " + key + ", which could not be created: " +
-         std::string(why.message()).substr(0, 300) + "; try again";
+  return "the claim of this pod's share needs the ResourceClaimTemplate " + key +
+         ", which could not be created: " + std::string(why.message()).substr(0, 300) + "; try again";
 }
 
 }  // namespace
@@ -105,7 +105,7 @@ std::string ClaimTemplates::EnsureOne(const std::string& key, const std::string&
   const Json *spec = Member(*stored, "spec"), *metadata = Member(*stored, "metadata");
   if (spec == nullptr || !IsTemplate(*spec, wanted.object.at("spec"))) {
     return "the ResourceClaimTemplate " + key +
-           " is not what this pod's share needs: somebody else has made it; accepted: no such object, since sluice "
+           " is not what this pod's share needs: another client has made it; accepted: no such object, since sluice "
            "makes it";
   }
   if (metadata != nullptr && Member(*metadata, "deletionTimestamp") != nullptr) {

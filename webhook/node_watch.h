@@ -1,5 +1,5 @@
-// Watches the nodes' metadata, and where shares are claims the driver's ResourceSlices, and gives the service the nodes'
-// GPUs.
+// Watches the nodes' metadata, and where shares are claims the driver's ResourceSlices, and gives the service the
+// nodes' GPUs.
 #ifndef SLUICE_WEBHOOK_NODE_WATCH_H_
 #define SLUICE_WEBHOOK_NODE_WATCH_H_
 
@@ -42,8 +42,8 @@ class NodeWatch {
   const kube::ClientConfig config_;
   Service& service_;
   Mutex mutex_;
-  Nodes nodes_ SLUICE_GUARDED_BY(mutex_);                      // those with GPUs
-  std::set<std::string> listed_ SLUICE_GUARDED_BY(mutex_);     // of them, those in the list that is being read
+  Nodes nodes_ SLUICE_GUARDED_BY(mutex_);                   // those with GPUs
+  std::set<std::string> listed_ SLUICE_GUARDED_BY(mutex_);  // of them, those in the list that is being read
   std::map<std::string, Slice, std::less<>> slices_ SLUICE_GUARDED_BY(mutex_);  // by name
   std::set<std::string> listed_slices_ SLUICE_GUARDED_BY(mutex_);
   bool is_synced_ SLUICE_GUARDED_BY(mutex_) = false;

@@ -23,8 +23,8 @@ inline constexpr char kCompute[] = "compute";  // percent of the card's time
 // Attribute of a device: MiB of the card that claims may have in all.
 inline constexpr char kMemoryMiB[] = "memoryMiB";
 
-// A parameter beside the settings: libraries for LD_PRELOAD behind sluice's, since the claim's variables replace those of
-// the container.
+// A parameter beside the settings: libraries for LD_PRELOAD behind sluice's, since the claim's variables replace those
+// of the container.
 inline constexpr char kPreload[] = "preload";
 inline constexpr size_t kMaxPreload = 4096;  // characters
 

@@ -163,7 +163,9 @@ Json MakeDevices(const SliceInput& input) {
     if (memory < 2 * kMiB) continue;  // the API demands min + step within the value
     const int percent = SLUICE_UNITS_PER_GPU - units;
     if (percent < 2) continue;
-    Json device = {{"name", name}, {"attributes", Attributes(card, driver, input.reserve)}, {"capacity", Capacity(memory, percent)}};
+    Json device = {{"name", name},
+                   {"attributes", Attributes(card, driver, input.reserve)},
+                   {"capacity", Capacity(memory, percent)}};
     device["allowMultipleAllocations"] = true;
     if (tainted) device["taints"] = Json::array({Taint(card.reason, input.taint_effect)});
     out.push_back(std::move(device));

@@ -173,8 +173,8 @@ std::optional<ClaimState::Wanted> ClaimState::WantedOf(const PodClaims& claims) 
       const auto own = static_cast<std::size_t>(foreign - classes.begin());
       if (own == 0) {
         // Whether another driver's first alternative fits is not known here.
-        if (std::ranges::any_of(
-                classes, [this](const std::string& name) SLUICE_REQUIRES(mutex_) { return IsOurs(name); })) {
+        if (std::ranges::any_of(classes,
+                                [this](const std::string& name) SLUICE_REQUIRES(mutex_) { return IsOurs(name); })) {
           return std::nullopt;
         }
         continue;

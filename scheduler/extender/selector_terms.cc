@@ -85,7 +85,7 @@ std::optional<TextHash> Literal(std::string_view text) {
   return HashText(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-// DOMAIN of device.attributes['DOMAIN'], and what follows it.
+// DOMAIN of device.attributes['DOMAIN'], which is taken from `text`.
 std::optional<std::string_view> Domain(std::string_view& text) {
   if (!absl::ConsumePrefix(&text, "device.attributes[")) return std::nullopt;
   const std::size_t close = text.find(']');

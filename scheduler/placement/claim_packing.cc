@@ -29,8 +29,8 @@ bool Meets(const ClaimCard& card, const CardsRequest& wanted) {
 
 // A constraint may name a request or one of its alternatives.
 bool IsNamed(const std::string& constrained, const std::string& request) {
-  return constrained == request ||
-         (request.starts_with(constrained) && request.size() > constrained.size() && request[constrained.size()] == '/');
+  return constrained == request || (request.starts_with(constrained) && request.size() > constrained.size() &&
+                                    request[constrained.size()] == '/');
 }
 
 class Allocation {
@@ -47,9 +47,8 @@ class Allocation {
     if (request == claims_[claim]->requests.size()) return Begin(claim + 1, 0);
     const CardsRequest& wanted = claims_[claim]->requests[request];
     if (wanted.alternatives.empty()) return Step(claim, request, wanted, 0, 0);
-    return std::ranges::any_of(wanted.alternatives, [&](const CardsRequest& alternative) {
-      return Step(claim, request, alternative, 0, 0);
-    });
+    return std::ranges::any_of(
+        wanted.alternatives, [&](const CardsRequest& alternative) { return Step(claim, request, alternative, 0, 0); });
   }
 
   // The `index`-th card of a request, from the card `from` on: other orders of the same cards are not tried.

@@ -54,8 +54,9 @@ struct CardsRequest {
   bool all = false;                             // every card, instead of `count`
   std::optional<std::int64_t> memory, compute;  // on each card
   bool tolerates_taints = false;
-  std::vector<CardTerm> terms;             // which the card must meet
-  std::vector<CardsRequest> alternatives;  // not empty: the first that fits is taken; the other members but the name are unused
+  std::vector<CardTerm> terms;  // which the card must meet
+  // Not empty: the first that fits is taken, and of the other members only the name counts.
+  std::vector<CardsRequest> alternatives;
 };
 
 struct CardsConstraint {

@@ -81,9 +81,7 @@ class Annotations:
 
     def test_annotated_shares_of_two_cards_and_of_two_containers(self):
         p.apply(p.idle_pod("pair", {"sluice.dev/gpu-memory": "20Gi", "sluice.dev/gpu-count": "2"}), SPACE)
-        pod = p.idle_pod(
-            "two", {"gpu-fraction.sluice.dev/main": "0.25", "gpu-memory.sluice.dev/second": "10Gi"}
-        )
+        pod = p.idle_pod("two", {"gpu-fraction.sluice.dev/main": "0.25", "gpu-memory.sluice.dev/second": "10Gi"})
         first = pod["spec"]["containers"][0]
         pod["spec"]["containers"].append({**first, "name": "second"})
         pod["spec"]["containers"].append({**first, "name": "third"})
@@ -147,7 +145,8 @@ class Annotations:
             self.assertNotEqual(result.returncode, 0)
             return result.stderr
 
-        self.assertIn("a claim always books", denied(p.idle_pod("low", {**HALF, "sluice.dev/priority": "opportunistic"})))
+        opportunistic = p.idle_pod("low", {**HALF, "sluice.dev/priority": "opportunistic"})
+        self.assertIn("a claim always books", denied(opportunistic))
         self.assertIn("exceeds the memory of every GPU", denied(p.idle_pod("big", {"sluice.dev/gpu-memory": "999Gi"})))
         p.apply(p.idle_pod("fixed", HALF), SPACE)
         self.runs("fixed")
@@ -170,7 +169,7 @@ class Annotations:
         }
         self.create(forged)
         result = p.run("kubectl", "-n", SPACE, "create", "-f", "-", text=pod, check=False)
-        self.assertIn("somebody else has made it", result.stderr)
+        self.assertIn("another client has made it", result.stderr)
         p.kubectl("-n", SPACE, "delete", "resourceclaimtemplate", name)
         # Creation that is refused denies the pod with the reason.
         quota = {

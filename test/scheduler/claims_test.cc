@@ -8,7 +8,6 @@
 #include "claim_objects.h"
 #include "extender_setup.h"
 #include "scheduler/extender/claim_state.h"
-#include "scheduler/extender/selector_terms.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -273,37 +272,6 @@ TEST_CASE("claims: an alternative is for the cards that its selector means") {
   CHECK(setup.Best(ClaimingPod("q", {"q"})) == "a");
 }
 
-TEST_CASE("claims: comparisons of attributes are read from selectors, and other terms left out") {
-  const TextHash model = HashText("sluice.dev/model"), numa = HashText("sluice.dev/numaNode");
-  const TextHash h200 = HashText(R"({"string":"NVIDIA H200"})"), one = HashText(R"({"int":1})");
-  const std::string a = "device.attributes['sluice.dev']";
-  const auto read = [](const std::string& text) { return ReadSelector(text); };
-  auto terms = read("device.driver == 'sluice.dev' && " + a + ".model == 'NVIDIA H200' && (" + a + ".numaNode != 1)");
-  REQUIRE(terms.size() == 2);
-  CHECK_FALSE(terms[0].is_negated);
-  REQUIRE(terms[0].all.size() == 1);
-  CHECK(terms[0].all[0].attribute == model);
-  CHECK(terms[0].all[0].values == std::vector{h200});
-  CHECK(terms[1].is_negated);
-  CHECK(terms[1].all[0].attribute == numa);
-  CHECK(terms[1].all[0].values == std::vector{one});
-  terms = read("1 == device.attributes[\"sluice.dev\"].numaNode");
-  REQUIRE(terms.size() == 1);
-  CHECK(terms[0].all[0].attribute == numa);
-  terms = read("'model' in " + a);
-  REQUIRE(terms.size() == 1);
-  CHECK(terms[0].all[0].values.empty());
-  for (const std::string& left_out :
-       {a + ".model.startsWith('NVIDIA')", a + ".model == 'A' || " + a + ".model == 'B'", std::string(), "!" + a + ".ok",
-        a + ".model == 'it\\'s'", a + ".model == '", "(" + a + ".model == 'A'", a + ".model in []",
-        "!(" + a + ".model == 'A' && device.driver == 'x')", a + ".?model.orValue('') == 'A'",
-        "device.capacity['sluice.dev'].memory.isGreaterThan(quantity('40Gi'))", std::string(5000, '('),
-        std::string(40, '(') + a + ".model == 'A'" + std::string(40, ')')}) {
-    CAPTURE(left_out);
-    CHECK(read(left_out).empty());
-  }
-}
-
 TEST_CASE("claims: pods without GPUs leave CPU to free GPUs, where they are to be scored") {
   for (const bool by_claims : {true, false}) {
     Setup setup({"a", "b", "c"}, 8, "look-ahead");
@@ -386,13 +354,14 @@ TEST_CASE("claims: a pool of several slices has the cards of the newest generati
 }
 
 TEST_CASE("claims: objects of any shape are read") {
-  for (const char* text :
-       {"null", "[]", "{}", R"({"metadata":[],"spec":{"driver":"sluice.dev","nodeName":7,"devices":{}}})",
-        R"({"metadata":{"name":"x"},"spec":{"driver":"sluice.dev","nodeName":"a","devices":[7,{}]}})",
-        R"({"spec":{"devices":{"requests":[{"exactly":{"count":-5}},3],"constraints":[{}]}}})",
-        R"({"spec":{"devices":{"requests":[{"firstAvailable":[7,{"selectors":[{"cel":7},{}]}]},{"firstAvailable":{}}]}}})",
-        R"({"status":{"allocation":{"devices":{"results":[{"driver":"sluice.dev"},null]}}}})",
-        R"({"spec":{"resourceClaims":[{"name":"x"}],"containers":[{"resources":{"limits":[]}}]}})"}) {
+  for (
+      const char* text :
+      {"null", "[]", "{}", R"({"metadata":[],"spec":{"driver":"sluice.dev","nodeName":7,"devices":{}}})",
+       R"({"metadata":{"name":"x"},"spec":{"driver":"sluice.dev","nodeName":"a","devices":[7,{}]}})",
+       R"({"spec":{"devices":{"requests":[{"exactly":{"count":-5}},3],"constraints":[{}]}}})",
+       R"({"spec":{"devices":{"requests":[{"firstAvailable":[7,{"selectors":[{"cel":7},{}]}]},{"firstAvailable":{}}]}}})",
+       R"({"status":{"allocation":{"devices":{"results":[{"driver":"sluice.dev"},null]}}}})",
+       R"({"spec":{"resourceClaims":[{"name":"x"}],"containers":[{"resources":{"limits":[]}}]}})"}) {
     const Json object = Json::parse(text);
     ReadSlice(object);
     ReadClass(object);

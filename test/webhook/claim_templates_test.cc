@@ -58,8 +58,8 @@ TEST_CASE("a template of another content, and one that cannot be made, deny the 
   const ClaimTemplate wanted = forged;
   forged.object["spec"]["spec"]["devices"]["requests"][0]["firstAvailable"].erase(1);
   REQUIRE(client.Create(kDefault, forged.object).ok());
-  CHECK_THAT(templates.Ensure("default", {wanted}), ContainsSubstring("default/" + wanted.name) &&
-                                                        ContainsSubstring("somebody else has made it"));
+  CHECK_THAT(templates.Ensure("default", {wanted}),
+             ContainsSubstring("default/" + wanted.name) && ContainsSubstring("another client has made it"));
   CHECK_THAT(templates.Ensure("nowhere", {wanted}),
              ContainsSubstring("could not be created") && ContainsSubstring("not found"));
   ClientConfig away = ByCertificate();

@@ -111,11 +111,10 @@ TEST_CASE("the sizes of cards are read from the driver's slices alone") {
   const auto slice = [](const char* driver) {
     return Json{{"spec",
                  {{"driver", driver},
-                  {"devices",
-                   Json::array({{{"attributes", {{"memoryMiB", {{"int", 80995}}}}}},
-                                {{"attributes", {{"memoryMiB", {{"string", "80995"}}}}}},
-                                {{"name", "of an older driver"}},
-                                7})}}}};
+                  {"devices", Json::array({{{"attributes", {{"memoryMiB", {{"int", 80995}}}}}},
+                                           {{"attributes", {{"memoryMiB", {{"string", "80995"}}}}}},
+                                           {{"name", "of an older driver"}},
+                                           7})}}}};
   };
   CHECK(ReadSizes(slice("sluice.dev")) == std::vector<uint64_t>{80995});
   CHECK(ReadSizes(slice("other.example")).empty());

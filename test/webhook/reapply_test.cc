@@ -186,10 +186,10 @@ TEST_CASE("a second apply of a pod whose share is a claim changes nothing") {
   for (const char* share : {R"(annotations: {sluice.dev/gpu-memory: 4Gi, sluice.dev/gpu-count: "2"}})",
                             R"(annotations: {gpu-fraction.sluice.dev/main: "1", gpu-memory.sluice.dev/next: 1Gi}})"}) {
     const bool has_two = std::string(share).find("next") != std::string::npos;
-    const Applied a = Apply(std::string("kind: Pod\nmetadata: {name: p, ") + share +
-                                "\nspec: {containers: [{name: main, image: a}" +
-                                (has_two ? ", {name: next, image: b}]}" : "]}"),
-                            config);
+    const Applied a =
+        Apply(std::string("kind: Pod\nmetadata: {name: p, ") + share + "\nspec: {containers: [{name: main, image: a}" +
+                  (has_two ? ", {name: next, image: b}]}" : "]}"),
+              config);
     REQUIRE(a.running["spec"]["resourceClaims"].size() == (has_two ? 2 : 1));
     CheckUnchanged(a);
     // A client that replaces the whole object loses the entries.

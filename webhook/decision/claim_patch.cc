@@ -111,8 +111,7 @@ void SetEntries(const PodView& view, const std::vector<ClaimedContainer>& claime
 
 }  // namespace
 
-void InjectClaims(const PodView& view, const std::vector<ClaimedContainer>& claimed, Findings& findings,
-                  Patch& patch) {
+void InjectClaims(const PodView& view, const std::vector<ClaimedContainer>& claimed, Findings& findings, Patch& patch) {
   if (!findings.IsEnabled(Rule::kSetClaim)) return;
   const Names own = OwnEntries(view);
   if (own.empty() && claimed.empty()) return;

@@ -87,9 +87,9 @@ void KeepSizes(const std::vector<GrantedShare>& shares, Patch& patch) {
   for (const GrantedShare& s : shares) {
     if (s.size_annotation.empty()) continue;
     const settings::Settings& given = s.requested->settings;
-    patch.Add(kAnnotations, s.size_annotation,
-              Quote(given.gpu_memory ? settings::FormatQuantity(*given.gpu_memory)
-                                     : settings::FormatFraction(s.percent)));
+    patch.Add(
+        kAnnotations, s.size_annotation,
+        Quote(given.gpu_memory ? settings::FormatQuantity(*given.gpu_memory) : settings::FormatFraction(s.percent)));
     const bool is_counted = std::ranges::any_of(s.requested->sources, [](const SettingSource& source) {
       return source.key->id == settings::Id::kGpuCount && !ParseOwnKey(source.field);
     });
@@ -119,7 +119,8 @@ void AddClaims(const PodView& view, const std::vector<GrantedShare>& shares, con
   InjectClaims(view, claimed, findings, patch);
   if (input.mode != Mode::kCreate || !findings.IsEnabled(Rule::kSetClaim)) return;
   for (const GrantedShare& s : shares) {
-    if (s.claim.name.empty() || std::ranges::find(out.claims, s.claim.name, &ClaimTemplate::name) != out.claims.end()) continue;
+    if (s.claim.name.empty() || std::ranges::find(out.claims, s.claim.name, &ClaimTemplate::name) != out.claims.end())
+      continue;
     out.claims.push_back(s.claim);
   }
 }

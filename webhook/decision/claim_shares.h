@@ -20,8 +20,8 @@ void GrantClaim(const PodView& view, const RequestedShare& r, uint32_t percent, 
 // know them. The pod has annotations by now.
 void KeepSizes(const std::vector<GrantedShare>& shares, Patch& patch);
 
-// Gives the containers their claims instead of the resource, and lists the templates in `out`. An init container has the
-// claim of a regular one with an equal request: they never run together.
+// Gives the containers their claims instead of the resource, and lists the templates in `out`. An init container has
+// the claim of a regular one with an equal request: they never run together.
 void AddClaims(const PodView& view, const std::vector<GrantedShare>& shares, const Input& input, Findings& findings,
                Patch& patch, Decision& out);
 

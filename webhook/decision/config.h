@@ -26,7 +26,8 @@ std::vector<std::string> DefaultSandboxedRuntimes();
 std::vector<std::string> DefaultWorkloads();
 std::vector<std::string> DefaultQueued();
 
-// How a pod's share reaches its node: as units of the device plugin's resource, or as a ResourceClaim for the DRA driver.
+// How a pod's share reaches its node: as units of the device plugin's resource, or as a ResourceClaim for the DRA
+// driver.
 enum class ShareBy { kUnits, kClaims };
 
 // The settings behind a decision. All of them may change while the webhook runs.

@@ -296,10 +296,12 @@ class Decider {
       containers += (containers.empty() ? "" : ",") + Quote(s.requested->container->name) + ":{" +
                     entry.substr(std::min<size_t>(1, entry.size())) + "}";
       if (!out_.reason.empty()) out_.reason += "; ";
-      out_.reason += s.requested->container->name + ": " +
-                     (s.percent > 0 ? std::to_string(s.percent) + " percent " : settings::FormatQuantity(*memory) + " ") +
-                     (s.cards > 1 ? "of each of " + std::to_string(s.cards) + " GPUs " : "") + "by " +
-                     (s.size_annotation.empty() ? s.requested->sized_by : s.size_annotation) + (has_claim ? ", as the claim " + s.claim.name : "");
+      out_.reason +=
+          s.requested->container->name + ": " +
+          (s.percent > 0 ? std::to_string(s.percent) + " percent " : settings::FormatQuantity(*memory) + " ") +
+          (s.cards > 1 ? "of each of " + std::to_string(s.cards) + " GPUs " : "") + "by " +
+          (s.size_annotation.empty() ? s.requested->sized_by : s.size_annotation) +
+          (has_claim ? ", as the claim " + s.claim.name : "");
     }
     return R"({"version":")" SLUICE_VERSION R"(","containers":{)" + containers + R"(},"reason":)" + Quote(out_.reason) +
            "}";

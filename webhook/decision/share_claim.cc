@@ -105,8 +105,8 @@ class Requester {
     }
     Json devices = {{"requests", Json::array({std::move(request)})}};
     if (cards_ > 1) {  // two shares of one card would meet the request, too
-      devices["constraints"] = Json::array(
-          {{{"requests", Json::array({kRequest})}, {"distinctAttribute", SLUICE_DOMAIN "/uuid"}}});
+      devices["constraints"] =
+          Json::array({{{"requests", Json::array({kRequest})}, {"distinctAttribute", SLUICE_DOMAIN "/uuid"}}});
     }
     if (Json parameters = Parameters(); !parameters.empty()) {
       devices["config"] =
@@ -119,9 +119,8 @@ class Requester {
  private:
   // Whole percent: what was asked for, rounded up, at most compute-limit; else `fallback`.
   uint32_t Compute(uint64_t fallback) const {
-    uint64_t percent = s_.compute_request
-                           ? (*s_.compute_request + kMillionthsPerPercent - 1) / kMillionthsPerPercent
-                           : fallback;
+    uint64_t percent =
+        s_.compute_request ? (*s_.compute_request + kMillionthsPerPercent - 1) / kMillionthsPerPercent : fallback;
     if (s_.compute_limit) percent = std::min<uint64_t>(percent, *s_.compute_limit / kMillionthsPerPercent);
     return static_cast<uint32_t>(std::clamp<uint64_t>(percent, 1, SLUICE_UNITS_PER_GPU));
   }
@@ -264,13 +263,12 @@ std::vector<uint64_t> ReadSizes(const Json& slice) {
 ClaimTemplate MakeTemplate(std::string_view name_space, Json spec) {
   ClaimTemplate out;
   out.name = std::string(kPrefix) + Hex(Hash(spec.dump()));
-  out.object = {{"apiVersion", "resource.k8s.io/v1"},
-                {"kind", "ResourceClaimTemplate"},
-                {"metadata",
-                 {{"name", out.name},
-                  {"namespace", name_space},
-                  {"labels", {{"app.kubernetes.io/managed-by", "sluice"}}}}},
-                {"spec", {{"spec", std::move(spec)}}}};
+  out.object = {
+      {"apiVersion", "resource.k8s.io/v1"},
+      {"kind", "ResourceClaimTemplate"},
+      {"metadata",
+       {{"name", out.name}, {"namespace", name_space}, {"labels", {{"app.kubernetes.io/managed-by", "sluice"}}}}},
+      {"spec", {{"spec", std::move(spec)}}}};
   return out;
 }
 

@@ -31,10 +31,10 @@ struct ShareClaimInput {
 };
 
 struct ShareClaim {
-  Json spec;          // of a ResourceClaim
-  std::string error;  // completes "<field>: "; empty: `spec` is the request
-  bool is_unknown = false;      // the error is a lack of known cards, not a wrong value
-  bool is_compute = false;      // the error is about compute-limit
+  Json spec;                     // of a ResourceClaim
+  std::string error;             // completes "<field>: "; empty: `spec` is the request
+  bool is_unknown = false;       // the error is a lack of known cards, not a wrong value
+  bool is_compute = false;       // the error is about compute-limit
   bool is_memory_limit = false;  // the error is about memory-limit
 };
 
