@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand"
 	"os"
 	"path/filepath"
@@ -55,10 +56,13 @@ type node struct {
 	process   *process
 	pods      map[types.UID]*v1.Pod
 	active    atomic.Pointer[[]*v1.Pod] // the same, for kubelet's own thread
+	coming    atomic.Pointer[[]*v1.Pod] // pods that have not started; see publish
 	shares    map[string]*share         // by the claim's name
 	unhealthy map[int]bool
 	counts    map[string]int
 	next      int
+	// The list of pods to come is made anew when this number is reached.
+	comingFrom int
 }
 
 func (n *node) fail(format string, args ...any) {
@@ -69,10 +73,10 @@ func (n *node) fail(format string, args ...any) {
 	}
 	// The reason is one line, and the last one, so that the end of a long log shows it.
 	reason := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
-	fmt.Fprintf(os.Stderr, "the driver's last lines:\n%s\ncounts so far: %v\nFAILED (seed %d, step %d): %s\n",
-		strings.Join(lines, "\n"), n.counts, *seed, n.counts["steps"], reason)
 	n.process.kill()
 	os.RemoveAll(n.dir)
+	fmt.Fprintf(os.Stderr, "the driver's last lines:\n%s\ncounts so far: %v\nFAILED (seed %d, step %d): %s\n",
+		strings.Join(lines, "\n"), n.counts, *seed, n.counts["steps"], reason)
 	os.Exit(1)
 }
 
@@ -151,10 +155,12 @@ func (n *node) allocate(gib, percent int) *share {
 	return s
 }
 
+func podUID(number int) types.UID { return types.UID(fmt.Sprintf("pod-uid-%d", number)) }
+
 func (n *node) pod(shares ...*share) *v1.Pod {
 	n.next++
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "team", Name: fmt.Sprintf("pod-%d", n.next), UID: types.UID(fmt.Sprintf("pod-uid-%d", n.next)),
+		Namespace: "team", Name: fmt.Sprintf("pod-%d", n.next), UID: podUID(n.next),
 	}}
 	container := v1.Container{Name: "main"}
 	for _, s := range shares {
@@ -405,8 +411,11 @@ func (n *node) step() {
 
 func main() {
 	flag.Parse()
-	klog.InitFlags(nil)
-	klog.LogToStderr(false)
+	// Kubelet's own messages would hide a failure. klog writes errors to stderr, whatever its output is.
+	klogFlags := flag.NewFlagSet("klog", flag.PanicOnError)
+	klog.InitFlags(klogFlags)
+	klogFlags.Parse([]string{"-logtostderr=false", "-stderrthreshold=FATAL"})
+	klog.SetOutput(io.Discard)
 	dir, err := os.MkdirTemp("", "dram")
 	if err != nil {
 		panic(err)
@@ -434,8 +443,21 @@ func main() {
 	fmt.Println("ok:", *steps, "steps", n.counts)
 }
 
-// publish tells kubelet which pods are active: those that it does not know lose their claims after a minute.
+// comingPods are more than can start while kubelet's thread waits for a core.
+const comingPods = 2000
+
+// publish tells kubelet which pods are active: others lose their claims, at its start and once a minute. Kubelet reads the
+// list first and its claims later. A pod that started in between would lose its claims, too, so that pods to come are in the
+// list.
 func (n *node) publish() {
+	if n.next >= n.comingFrom {
+		n.comingFrom = n.next + comingPods
+		coming := make([]*v1.Pod, 0, 2*comingPods)
+		for i := n.next + 1; i <= n.comingFrom+comingPods; i++ {
+			coming = append(coming, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", UID: podUID(i)}})
+		}
+		n.coming.Store(&coming)
+	}
 	out := make([]*v1.Pod, 0, len(n.pods))
 	for _, pod := range n.pods {
 		out = append(out, pod)
