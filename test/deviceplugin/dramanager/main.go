@@ -179,13 +179,14 @@ func (n *node) pod(shares ...*share) *v1.Pod {
 }
 
 // reaching repeats a call, as kubelet's pod workers do, while the plugin watcher replaces the connection to a driver that
-// was restarted: it closes the old one up to seconds later. Any other error is the driver's.
-func (n *node) reaching(call func() error) {
+// was restarted: it closes the old one up to seconds later. Any other error is the driver's. It says whether a call failed.
+func (n *node) reaching(call func() error) (failed bool) {
 	n.await("kubelet's connection", func() error {
 		err := call()
 		if err == nil {
 			return nil
 		}
+		failed = true
 		for _, passing := range []string{"client connection is closing", "not registered", "is not usable", "connection error", "error reading from server"} {
 			if strings.Contains(err.Error(), passing) {
 				n.counts["reconnects"]++
@@ -195,6 +196,7 @@ func (n *node) reaching(call func() error) {
 		n.fail("%v", err)
 		return nil
 	})
+	return failed
 }
 
 func (n *node) prepare(pod *v1.Pod) {
@@ -216,7 +218,14 @@ func (n *node) prepare(pod *v1.Pod) {
 }
 
 func (n *node) end(pod *v1.Pod) {
-	n.reaching(func() error { return n.kubelet.dra.UnprepareResources(context.Background(), pod) })
+	failed := n.reaching(func() error { return n.kubelet.dra.UnprepareResources(context.Background(), pod) })
+	n.ended(pod, failed)
+}
+
+// ended updates the model. Where a call failed, kubelet's next one takes a claim from the other pods that use it: it has
+// dropped this pod's reference at the first call, and then counts the last other one as this pod's
+// (unprepareResources, Kubernetes 1.34 to 1.37). Those pods are then prepared anew, as a restart of kubelet does it.
+func (n *node) ended(pod *v1.Pod, failed bool) {
 	delete(n.pods, pod.UID)
 	n.publish()
 	for _, claim := range pod.Spec.ResourceClaims {
@@ -227,6 +236,17 @@ func (n *node) end(pod *v1.Pod) {
 		if s.users--; s.users == 0 {
 			n.api.remove(claim.Name)
 			delete(n.shares, claim.Name)
+		} else if failed {
+			n.counts["lost"]++
+			n.prepareUsers(claim.Name)
+		}
+	}
+}
+
+func (n *node) prepareUsers(claim string) {
+	for _, pod := range n.pods {
+		if slices.ContainsFunc(pod.Spec.ResourceClaims, func(c v1.PodResourceClaim) bool { return c.Name == claim }) {
+			n.prepare(pod)
 		}
 	}
 }
@@ -260,9 +280,13 @@ func (n *node) any() *v1.Pod {
 
 // endAny waits until kubelet reaches the driver.
 func (n *node) endAny() {
-	pod := n.any()
-	n.await("a pod's end", func() error { return n.kubelet.dra.UnprepareResources(context.Background(), pod) })
-	n.end(pod)
+	pod, failed := n.any(), false
+	n.await("a pod's end", func() error {
+		err := n.kubelet.dra.UnprepareResources(context.Background(), pod)
+		failed = failed || err != nil
+		return err
+	})
+	n.ended(pod, failed)
 }
 
 // without lists the elements of a that are not in b.
