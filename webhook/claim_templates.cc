@@ -103,11 +103,8 @@ std::string ClaimTemplates::EnsureOne(const std::string& key, const std::string&
   if (absl::IsAlreadyExists(stored.status())) stored = client_.Get(collection + "/" + wanted.name);
   if (!stored.ok()) return Failed(key, stored.status());
   const Json *spec = Member(*stored, "spec"), *metadata = Member(*stored, "metadata");
-  if (spec == nullptr || !IsTemplate(*spec, wanted.object.at("spec"))) {
-    return "the ResourceClaimTemplate " + key +
-           " is not what this pod's share needs: another client has made it; accepted: no such object, since sluice "
-           "makes it";
-  }
+  const std::string problem = TemplateProblem(spec == nullptr ? Json() : *spec, wanted.object.at("spec"));
+  if (!problem.empty()) return "the ResourceClaimTemplate " + key + " " + problem;
   if (metadata != nullptr && Member(*metadata, "deletionTimestamp") != nullptr) {
     return Failed(key, absl::UnavailableError("the one that exists is being deleted"));
   }

@@ -7,13 +7,28 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 
 namespace sluice::scheduler {
 namespace {
 
 constexpr int kMaxDepth = 16;  // of parentheses
+
+std::string_view Strip(std::string_view text) {
+  while (!text.empty() && absl::ascii_isspace(text.front())) text.remove_prefix(1);
+  while (!text.empty() && absl::ascii_isspace(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+bool ConsumePrefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+// The full name of an attribute.
+TextHash HashName(std::string_view domain, std::string_view name) {
+  return HashText(std::string(domain) + "/" + std::string(name));
+}
 
 // Calls `at(i)` for each character outside of quotes, brackets and parentheses. False: they do not match.
 template <class At>
@@ -47,7 +62,7 @@ std::vector<std::string_view> Split(std::string_view text, std::string_view sepa
   });
   if (!is_whole) return {};
   out.push_back(text.substr(begin));
-  for (std::string_view& part : out) part = absl::StripAsciiWhitespace(part);
+  for (std::string_view& part : out) part = Strip(part);
   return out;
 }
 
@@ -87,7 +102,7 @@ std::optional<TextHash> Literal(std::string_view text) {
 
 // DOMAIN of device.attributes['DOMAIN'], which is taken from `text`.
 std::optional<std::string_view> Domain(std::string_view& text) {
-  if (!absl::ConsumePrefix(&text, "device.attributes[")) return std::nullopt;
+  if (!ConsumePrefix(text, "device.attributes[")) return std::nullopt;
   const std::size_t close = text.find(']');
   if (close == std::string_view::npos) return std::nullopt;
   const auto domain = Quoted(text.substr(0, close));
@@ -98,9 +113,9 @@ std::optional<std::string_view> Domain(std::string_view& text) {
 // device.attributes['DOMAIN'].NAME
 std::optional<TextHash> Attribute(std::string_view text) {
   const auto domain = Domain(text);
-  if (!domain || !absl::ConsumePrefix(&text, ".") || text.empty()) return std::nullopt;
+  if (!domain || !ConsumePrefix(text, ".") || text.empty()) return std::nullopt;
   if (!std::ranges::all_of(text, [](char c) { return absl::ascii_isalnum(c) || c == '_'; })) return std::nullopt;
-  return HashText(absl::StrCat(*domain, "/", text));
+  return HashName(*domain, text);
 }
 
 std::optional<CardTerm> ReadIn(std::string_view left, std::string_view right) {
@@ -109,7 +124,7 @@ std::optional<CardTerm> ReadIn(std::string_view left, std::string_view right) {
   if (const auto name = Quoted(left)) {
     const auto domain = Domain(right);
     if (!domain || !right.empty()) return std::nullopt;
-    condition.attribute = HashText(absl::StrCat(*domain, "/", *name));
+    condition.attribute = HashName(*domain, *name);
     return out;
   }
   const auto attribute = Attribute(left);
@@ -128,8 +143,8 @@ std::optional<CardTerm> ReadIn(std::string_view left, std::string_view right) {
 std::vector<CardTerm> ReadTerms(std::string_view text, int depth, bool& is_partial);
 
 std::optional<CardTerm> ReadTerm(std::string_view text, int depth) {
-  if (absl::ConsumePrefix(&text, "!")) {
-    text = absl::StripAsciiWhitespace(text);
+  if (ConsumePrefix(text, "!")) {
+    text = Strip(text);
     if (!IsEnclosed(text)) return std::nullopt;
     bool is_partial = false;
     const std::vector<CardTerm> inner = ReadTerms(text.substr(1, text.size() - 2), depth + 1, is_partial);
@@ -177,7 +192,7 @@ std::vector<CardTerm> ReadTerms(std::string_view text, int depth, bool& is_parti
 
 std::vector<CardTerm> ReadSelector(std::string_view expression) {
   bool unused = false;
-  return ReadTerms(absl::StripAsciiWhitespace(expression), 0, unused);
+  return ReadTerms(Strip(expression), 0, unused);
 }
 
 }  // namespace sluice::scheduler

@@ -3,6 +3,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <string>
+#include <vector>
 
 namespace sluice::scheduler {
 namespace {
@@ -27,12 +28,12 @@ TEST_CASE("claims: comparisons of attributes are read from selectors, and other 
   terms = read("'model' in " + a);
   REQUIRE(terms.size() == 1);
   CHECK(terms[0].all[0].values.empty());
-  for (const std::string& left_out :
-       {a + ".model.startsWith('NVIDIA')", a + ".model == 'A' || " + a + ".model == 'B'", std::string(),
-        "!" + a + ".ok", a + ".model == 'it\\'s'", a + ".model == '", "(" + a + ".model == 'A'", a + ".model in []",
-        "!(" + a + ".model == 'A' && device.driver == 'x')", a + ".?model.orValue('') == 'A'",
-        "device.capacity['sluice.dev'].memory.isGreaterThan(quantity('40Gi'))", std::string(5000, '('),
-        std::string(40, '(') + a + ".model == 'A'" + std::string(40, ')')}) {
+  for (const std::string& left_out : std::vector<std::string>{
+           a + ".model.startsWith('NVIDIA')", a + ".model == 'A' || " + a + ".model == 'B'", std::string(),
+           "!" + a + ".ok", a + ".model == 'it\\'s'", a + ".model == '", "(" + a + ".model == 'A'", a + ".model in []",
+           "!(" + a + ".model == 'A' && device.driver == 'x')", a + ".?model.orValue('') == 'A'",
+           std::string("device.capacity['sluice.dev'].memory.isGreaterThan(quantity('40Gi'))"), std::string(5000, '('),
+           std::string(40, '(') + a + ".model == 'A'" + std::string(40, ')')}) {
     CAPTURE(left_out);
     CHECK(read(left_out).empty());
   }

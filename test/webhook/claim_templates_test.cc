@@ -60,7 +60,9 @@ TEST_CASE("a template of another content, and one that cannot be made, deny the 
   REQUIRE(client.Create(kDefault, forged.object).ok());
   CHECK_THAT(templates.Ensure("default", {wanted}),
              ContainsSubstring("default/" + wanted.name) && ContainsSubstring("another client has made it"));
-  CHECK_THAT(templates.Ensure("nowhere", {wanted}),
+  ClaimTemplate elsewhere = wanted;
+  elsewhere.object["metadata"]["namespace"] = "nowhere";
+  CHECK_THAT(templates.Ensure("nowhere", {elsewhere}),
              ContainsSubstring("could not be created") && ContainsSubstring("not found"));
   ClientConfig away = ByCertificate();
   away.server = "https://127.0.0.1:1";

@@ -107,6 +107,21 @@ TEST_CASE("a stored template is the wanted one with members that the API server 
   CHECK_FALSE(IsTemplate(R"("a")"_json, wanted));
 }
 
+TEST_CASE("an API server that drops amounts is told from another client's template") {
+  ShareClaimInput input;
+  input.settings.gpu_percent = 50;
+  input.cards = 2;
+  input.sizes = {22563, 80995};
+  const Json wanted = MakeTemplate("team", RequestShare(input).spec).object["spec"];
+  CHECK(TemplateProblem(wanted, wanted).empty());
+  Json stored = wanted;
+  for (Json& one : stored["spec"]["devices"]["requests"][0]["firstAvailable"]) one.erase("capacity");
+  CHECK_THAT(TemplateProblem(stored, wanted), ContainsSubstring("DRAConsumableCapacity"));
+  stored["spec"]["devices"]["requests"][0]["firstAvailable"][0]["count"] = 1;
+  CHECK_THAT(TemplateProblem(stored, wanted), ContainsSubstring("another client has made it"));
+  CHECK_THAT(TemplateProblem(Json(), wanted), ContainsSubstring("another client has made it"));
+}
+
 TEST_CASE("the sizes of cards are read from the driver's slices alone") {
   const auto slice = [](const char* driver) {
     return Json{{"spec",

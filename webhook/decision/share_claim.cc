@@ -48,6 +48,18 @@ std::string SizeExpression(const std::vector<uint64_t>& sizes) {
          list + "]";
 }
 
+// The spec as an API server stores it whose feature gate DRAConsumableCapacity is off.
+Json WithoutAmounts(Json spec) {
+  if (spec.is_object()) {
+    spec.erase("capacity");
+    spec.erase("distinctAttribute");
+  }
+  if (spec.is_structured()) {
+    for (Json& member : spec) member = WithoutAmounts(std::move(member));
+  }
+  return spec;
+}
+
 // Fewer groups: the two neighbours whose sizes differ least, relatively, become one, if they differ by a tenth at most.
 bool MergeClosest(std::vector<std::vector<uint64_t>>& groups) {
   size_t best = 0;
@@ -283,6 +295,18 @@ bool IsTemplate(const Json& stored, const Json& wanted) {
     return stored.is_array() && std::ranges::equal(stored, wanted, IsTemplate);
   }
   return stored == wanted;
+}
+
+std::string TemplateProblem(const Json& stored, const Json& wanted) {
+  if (IsTemplate(stored, wanted)) return {};
+  if (IsTemplate(stored, WithoutAmounts(wanted))) {
+    return "was stored without the amounts of memory and time, so that its pods would get whole GPUs: the feature gate "
+           "DRAConsumableCapacity of the API server is off, or was when the template was made; accepted: the gate on, "
+           "or "
+           "Kubernetes 1.36, and no such object, since sluice makes it";
+  }
+  return "is not what this pod's share needs: another client has made it; accepted: no such object, since sluice makes "
+         "it";
 }
 
 std::string ClaimEntryName(std::string_view container) {

@@ -51,8 +51,11 @@ std::vector<uint64_t> ReadSizes(const Json& slice);
 
 ClaimTemplate MakeTemplate(std::string_view name_space, Json spec);
 
-// Whether a stored template is what `wanted` asks for: the API server adds members.
+// Whether a stored template's spec is what `wanted` asks for: the API server adds members.
 bool IsTemplate(const Json& stored, const Json& wanted);
+
+// Why a stored template cannot serve: completes "the ResourceClaimTemplate NAME ". Empty: it can.
+std::string TemplateProblem(const Json& stored, const Json& wanted);
 
 // The entry in the pod's spec.resourceClaims for a container's share; at most 63 characters.
 std::string ClaimEntryName(std::string_view container);
