@@ -191,7 +191,7 @@ users: [{{name: admin, user: {{client-certificate-data: {data["admin.crt"]}, cli
                 "--allow-privileged=true",
                 "--profiling=false",
                 "--etcd-compaction-interval=5s",
-                *gates(programs),
+                *gates(self.programs),
             ],
         }
         self.spawn("etcd")
