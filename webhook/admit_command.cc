@@ -170,6 +170,9 @@ class Admit {
       return;
     }
     std::cerr << label_ << ": " << (d.verdict == Verdict::kPatch ? d.reason : "unchanged") << "\n";
+    if (o_.output == "yaml") {
+      for (const ClaimTemplate& claim : d.claims) Print(claim.object, Json::array());
+    }
     Print(pod, d.patch.empty() ? Json::array() : Json::parse(d.patch));
   }
 

@@ -75,6 +75,7 @@ int PrintPolicy(const Flags& flags, const File& file) {
   options.excluded_namespaces = file.decision.excluded_namespaces;
   options.workloads = file.decision.workloads;
   options.queued = file.decision.queued;
+  options.by_claims = file.decision.share_by == ShareBy::kClaims;
   options.url = flags.url;
   options.without_policy = flags.without_policy;
   if (!flags.ca_file.empty()) {

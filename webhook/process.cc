@@ -18,6 +18,8 @@ constexpr std::chrono::seconds kReconcileInterval{30};
 constexpr milliseconds kConflictRetryDelay{200};
 constexpr milliseconds kRequestTimeout{5000};
 
+bool IsByClaims(const File& file) { return file.decision.share_by == ShareBy::kClaims; }
+
 // This replica's name in the Lease. The host name alone is not unique: replicas with hostNetwork can share it.
 std::string Identity() {
   char host[256] = "webhook";
@@ -34,7 +36,7 @@ Process::Process(ProcessOptions options, const File& file, Service& service)
     : options_(std::move(options)), file_(file), service_(service) {}
 
 bool Process::Start() {
-  if (file_.self_signed || file_.watch_nodes || file_.remove_refused) Connect();
+  if (file_.self_signed || file_.watch_nodes || file_.remove_refused || IsByClaims(file_)) Connect();
   if (!file_.self_signed) {
     reloader_ = std::make_unique<FileReloader>(options_.certificate_path, options_.key_path, service_.certificates());
     ReloadCertificate();
@@ -61,7 +63,8 @@ void Process::Connect() {
   auto config = options_.kubeconfig_path.empty() ? kube::InCluster() : kube::FromKubeconfig(options_.kubeconfig_path);
   if (!config.ok()) {
     Log(LogLevel::kWarn, std::string(config.status().message()) + "; gpu-memory uses assumedGpuMemory alone" +
-                             (file_.remove_refused ? ", and refused pods are not removed" : ""));
+                             (file_.remove_refused ? ", and refused pods are not removed" : "") +
+                             (IsByClaims(file_) ? ", and pods with a share are denied" : ""));
     return;
   }
   // This thread also takes signals, so it must not wait for an unreachable API server. Tick repeats by its own clock.
@@ -71,6 +74,13 @@ void Process::Connect() {
   options.timeout = kRequestTimeout;
   client_ = std::make_unique<kube::Client>(*config, options);
   if (file_.watch_nodes) nodes_ = std::make_unique<NodeWatch>(*config, service_);
+  if (nodes_ != nullptr && IsByClaims(file_)) nodes_->FollowSlices();
+  // Made at first use: few clusters have claims, and a changed configuration may begin with them.
+  service_.SetClaimMaker(
+      [this, api = *config](std::string_view name_space, const std::vector<ClaimTemplate>& templates) {
+        std::call_once(claims_once_, [&] { claims_ = std::make_unique<ClaimTemplates>(api); });
+        return claims_->Ensure(name_space, templates);
+      });
   if (file_.remove_refused) {
     const auto on_removed = [this](const std::string& pod) {
       Log(LogLevel::kInfo, "removed " + pod);
@@ -130,6 +140,7 @@ void Process::ReloadConfig() {
     return;
   }
   SetUpLog("sluice-webhook", file->log_format, file->log_level);
+  if (nodes_ != nullptr && IsByClaims(*file)) nodes_->FollowSlices();
   service_.SetConfig(std::move(file->decision));
   Log(LogLevel::kInfo,
       options_.config_path + ": loaded (a change of watchNodes, selfSigned or removeRefused needs a restart)");

@@ -4,11 +4,13 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "common/tls/file_reloader.h"
 #include "kube/client.h"
 #include "webhook/certificates/reconciler.h"
+#include "webhook/claim_templates.h"
 #include "webhook/decision/config.h"
 #include "webhook/node_watch.h"
 #include "webhook/refused_pod_remover.h"
@@ -46,6 +48,8 @@ class Process {
   std::string config_text_;  // as last read
   std::unique_ptr<kube::Client> client_;
   std::unique_ptr<NodeWatch> nodes_;
+  std::once_flag claims_once_;
+  std::unique_ptr<ClaimTemplates> claims_;
   std::unique_ptr<FileReloader> reloader_;
   std::unique_ptr<CertificateReconciler> reconciler_;
   std::unique_ptr<RefusedPodRemover> remover_;

@@ -47,6 +47,16 @@ bool Names(std::string_view reference, std::string_view request) {
   return reference == request || (request.starts_with(reference) && request[reference.size()] == '/');
 }
 
+// How many of the requests an entry of `config` is for.
+size_t CountMeant(const Json& entry, const std::vector<std::string>& requests) {
+  const Json* only = Member(entry, "requests");
+  if (only == nullptr || !only->is_array() || only->empty()) return requests.size();
+  return static_cast<size_t>(std::ranges::count_if(requests, [&](const std::string& request) {
+    return std::ranges::any_of(
+        *only, [&](const Json& name) { return name.is_string() && Names(name.get<std::string>(), request); });
+  }));
+}
+
 const Json* Requests(const Json& spec) {
   const Json* devices = Member(spec, "devices");
   const Json* requests = devices == nullptr ? nullptr : Member(*devices, "requests");
@@ -133,7 +143,7 @@ std::string AcceptedKeys() {
   for (const settings::Key& key : settings::Table()) {
     if (IsAccepted(key)) out += (out.empty() ? "" : ", ") + std::string(key.name);
   }
-  return out;
+  return out + ", " + kPreload;
 }
 
 settings::Parsed ParseParameters(const Json& parameters, std::string_view field) {
@@ -149,6 +159,13 @@ settings::Parsed ParseParameters(const Json& parameters, std::string_view field)
       if (value.is_string() && value.get<std::string>() == wanted) continue;
       out.errors.push_back(at + ": '" + Shown(value.is_string() ? value.get<std::string>() : value.dump()) +
                            "' is not accepted; accepted: " + std::string(wanted));
+      continue;
+    }
+    if (name == kPreload) {
+      if (value.is_string() && IsPreload(value.get_ref<const std::string&>())) continue;
+      out.errors.push_back(at + ": '" + Shown(value.is_string() ? value.get<std::string>() : value.dump()) +
+                           "' is not accepted; accepted: paths of libraries, separated by ':', up to " +
+                           std::to_string(kMaxPreload) + " printable characters without $ and quotes");
       continue;
     }
     const settings::Key* key = settings::Find(name);
@@ -177,15 +194,7 @@ settings::Parsed ParseConfig(const Json& config, const std::vector<std::string>&
     const std::string at = At(field, i);
     const Json* parameters = Member(*opaque, "parameters");
     settings::Parsed one = ParseParameters(parameters == nullptr ? Json() : *parameters, at + ".opaque.parameters");
-    // Those that the entry leaves out.
-    const Json* only = Member(config[i], "requests");
-    size_t meant = requests.size();
-    if (only != nullptr && only->is_array() && !only->empty()) {
-      meant = static_cast<size_t>(std::ranges::count_if(requests, [&](const std::string& request) {
-        return std::ranges::any_of(
-            *only, [&](const Json& name) { return name.is_string() && Names(name.get<std::string>(), request); });
-      }));
-    }
+    const size_t meant = CountMeant(config[i], requests);
     if (meant == 0 &&
         !requests.empty()) {  // for requests that other drivers serve, or alternatives that were not taken
       for (std::string& error : one.errors) out.errors.push_back(std::move(error));
@@ -200,6 +209,31 @@ settings::Parsed ParseConfig(const Json& config, const std::vector<std::string>&
     settings::Layer(out.settings, one.settings);
   }
   return out;
+}
+
+std::string PreloadOf(const Json& config, const std::vector<std::string>& requests) {
+  std::string out;
+  if (!config.is_array()) return out;
+  for (const Json& entry : config) {
+    if (CountMeant(entry, requests) == 0) continue;
+    const Json* opaque = Member(entry, "opaque");
+    const Json* parameters =
+        opaque == nullptr || Text(*opaque, "driver") != SLUICE_DOMAIN ? nullptr : Member(*opaque, "parameters");
+    const Json* preload = parameters == nullptr ? nullptr : Member(*parameters, kPreload);
+    if (preload != nullptr && preload->is_string()) out = preload->get<std::string>();
+  }
+  return out;
+}
+
+bool IsPreload(std::string_view text) {
+  return !text.empty() && text.size() <= kMaxPreload && std::ranges::all_of(text, [](char c) {
+    return c >= ' ' && c < 127 && c != '$' && c != '"' && c != '\'' && c != '\\';
+  });
+}
+
+std::string ContainerOf(std::string_view entry) {
+  if (!entry.starts_with(kEntryPrefix) || entry.size() >= kMaxEntryName) return {};
+  return std::string(entry.substr(kEntryPrefix.size()));
 }
 
 std::optional<uint64_t> ParseCapacity(const Json& value) {

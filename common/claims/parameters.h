@@ -20,6 +20,20 @@ inline constexpr std::string_view kKind = "ShareSettings";
 // Capacities of a device, in the ResourceSlice and in requests.
 inline constexpr char kMemory[] = "memory";    // bytes
 inline constexpr char kCompute[] = "compute";  // percent of the card's time
+// Attribute of a device: MiB of the card that claims may have in all.
+inline constexpr char kMemoryMiB[] = "memoryMiB";
+
+// A parameter beside the settings: libraries for LD_PRELOAD behind sluice's, since the claim's variables replace those
+// of the container.
+inline constexpr char kPreload[] = "preload";
+inline constexpr size_t kMaxPreload = 4096;  // characters
+
+// The webhook's claims of annotated pods: the entry in spec.resourceClaims is "sluice-<container>", at most 63
+// characters. A longer name is cut, and ends with a hash.
+inline constexpr std::string_view kEntryPrefix = "sluice-";
+inline constexpr size_t kMaxEntryName = 63;
+// The container of an entry's name; empty: another entry, or a name that was cut.
+std::string ContainerOf(std::string_view entry);
 
 // Whether a claim's parameters may hold the setting. A share's size is a request's capacity, which the scheduler books.
 bool IsAccepted(const settings::Key& key);
@@ -34,6 +48,12 @@ settings::Parsed ParseParameters(const nlohmann::json& parameters, std::string_v
 // claim is one share.
 settings::Parsed ParseConfig(const nlohmann::json& config, const std::vector<std::string>& requests,
                              std::string_view field);
+
+// The libraries that `config` names for the requests; a later entry wins. ParseConfig has judged them.
+std::string PreloadOf(const nlohmann::json& config, const std::vector<std::string>& requests);
+
+// Whether the text can follow sluice's library in LD_PRELOAD: paths without variables and control characters.
+bool IsPreload(std::string_view text);
 
 // A capacity in a request or a result: "20Gi", "25". nullopt: it is not accepted.
 std::optional<uint64_t> ParseCapacity(const nlohmann::json& value);

@@ -186,9 +186,12 @@ absl::StatusOr<ClaimShare> ReadClaim(const Json& claim, const ClaimRef& ref, con
       if (Text(entry, {"source"}) == source) config.push_back(entry);
     }
   }
+  out.container =
+      claims::ContainerOf(Text(claim, {"metadata", "annotations", "resource.kubernetes.io/pod-claim-name"}));
   settings::Parsed parsed = claims::ParseConfig(config, requests, "config");
   if (!parsed.ok()) return Refusal("claim-config", StrJoin(parsed.errors, "; also "));
   out.settings = parsed.settings;
+  out.preload = claims::PreloadOf(config, requests);
   if (auto s = SetSize(inventory, reserve, &out); !s.ok()) return s;
   const auto conflicts = settings::Conflicts(out.settings, "config: ");
   if (!conflicts.empty()) return Refusal("claim-config", StrJoin(conflicts, "; also "));

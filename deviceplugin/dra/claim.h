@@ -38,7 +38,9 @@ struct ClaimDevice {
 // A claim as sluice serves it: one share, of the same size on each card.
 struct ClaimShare {
   ClaimRef claim;
-  std::string pod;  // if exactly one pod has reserved the claim
+  std::string pod;        // if exactly one pod has reserved the claim
+  std::string container;  // if the webhook made the claim for one
+  std::string preload;    // libraries for LD_PRELOAD behind sluice's
   std::vector<ClaimDevice> devices;
   std::vector<GrantedCard> cards;  // without those of devices for monitoring; ordered by uuid
   uint64_t memory_bytes = 0;       // budget on each card; 0: the whole card

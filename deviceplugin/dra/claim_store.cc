@@ -81,6 +81,7 @@ std::string MakeClaimSpec(const PreparedClaim& claim, const std::string& run_dir
   if (grant.cards.empty()) {  // for monitoring: the hook stays out
     envs = {};
   } else {
+    if (!claim.share.preload.empty()) envs["LD_PRELOAD"] += ":" + claim.share.preload;
     envs[SLUICE_ENV_GPU_FRACTION] = settings::FormatFraction(static_cast<uint32_t>(grant.cards.front().units));
     for (const auto& [name, value] : settings::Format(claim.share.settings)) {
       if (const auto* key = settings::Find(name); !key->variable.empty()) envs[std::string(key->variable)] = value;
@@ -126,10 +127,12 @@ std::string MakeAllocationFile(const PreparedClaim& claim) {
               {"settings", settings::Format(share.settings)},
               {"pod", share.pod},
               {"namespace", share.claim.name_space},
+              {"container", share.container},
               {"claim",
                {{"uid", share.claim.uid},
                 {"name", share.claim.name},
                 {"devices", devices},
+                {"preload", share.preload},
                 {"access", ToString(claim.access)},
                 {"library", claim.lib_dir}}}}
              .dump() +
@@ -149,6 +152,8 @@ absl::StatusOr<PreparedClaim> ParseAllocationFile(std::string_view text) {
                                    device.at("admin"), device.at("memory"), device.at("compute")});
     }
     for (const Json& gpu : file.at("gpus")) out.share.cards.push_back({gpu.at("uuid"), gpu.at("units"), -1});
+    out.share.container = file.value("container", "");  // absent in files of earlier versions
+    out.share.preload = claim.value("preload", "");
     out.lib_dir = claim.at("library");
     const auto access = ParseAccess(claim.at("access"));
     if (!access) return Wrong("claim.access");

@@ -22,7 +22,8 @@ std::string Name(const ClaimRef& ref) { return StrCat(ref.name_space, "/", ref.n
 bool IsSame(ClaimShare now, const ClaimShare& before) {
   for (size_t i = 0; i < now.devices.size() && i < before.devices.size(); ++i)
     now.devices[i].share_id = before.devices[i].share_id;  // not in the files
-  return now.claim == before.claim && now.devices == before.devices && now.settings == before.settings;
+  return now.claim == before.claim && now.devices == before.devices && now.settings == before.settings &&
+         now.preload == before.preload;
 }
 
 }  // namespace
@@ -92,7 +93,9 @@ absl::StatusOr<PreparedClaim> Preparer::PrepareInTurn(const ClaimRef& ref, Clock
   const auto snapshot = options_.snapshots->Latest();
   if (old) {
     const auto share = ReadClaim(*object, ref, options_.pool, snapshot->inventory, options_.reserve, true);
-    if (share.ok() && IsSame(*share, old->share) && CheckHookLibrary(old->lib_dir).ok()) {
+    // Running containers use the files. That a card cannot be read for a while is no reason to remove them.
+    if (!share.ok()) return share.status();
+    if (IsSame(*share, old->share) && CheckHookLibrary(old->lib_dir).ok()) {
       if (auto s = options_.store.Write(*old); !s.ok()) return Refusal("storage", std::string(s.message()));
       if (auto s = AwaitAgent(*old, until); !s.ok()) return s;
       old->share.devices = share->devices;

@@ -27,8 +27,10 @@ void AddText(Json& attributes, const char* name, std::string_view text) {
   if (!text.empty()) attributes[name] = {{"string", text.substr(0, kMaxAttribute)}};
 }
 
-Json Attributes(const Card& card, const std::string& driver) {
+Json Attributes(const Card& card, const std::string& driver, uint64_t reserve) {
   Json out = Json::object();
+  // The capacity of the card without what containers of the device plugin hold: a fraction is a part of this.
+  out[claims::kMemoryMiB] = {{"int", MemoryCapacity(card, reserve) / kMiB}};
   AddText(out, "uuid", card.uuid);
   AddText(out, "model", card.model);
   AddText(out, "architecture", card.architecture);
@@ -161,7 +163,9 @@ Json MakeDevices(const SliceInput& input) {
     if (memory < 2 * kMiB) continue;  // the API demands min + step within the value
     const int percent = SLUICE_UNITS_PER_GPU - units;
     if (percent < 2) continue;
-    Json device = {{"name", name}, {"attributes", Attributes(card, driver)}, {"capacity", Capacity(memory, percent)}};
+    Json device = {{"name", name},
+                   {"attributes", Attributes(card, driver, input.reserve)},
+                   {"capacity", Capacity(memory, percent)}};
     device["allowMultipleAllocations"] = true;
     if (tainted) device["taints"] = Json::array({Taint(card.reason, input.taint_effect)});
     out.push_back(std::move(device));

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/settings/settings.h"
 #include "scheduler/extender/pod_facts.h"
+#include "scheduler/extender/selector_terms.h"
 #include "sluice/names.h"
 
 namespace sluice::scheduler {
@@ -110,6 +111,10 @@ CardsRequest ReadRequest(const Json& request, const Json& exactly) {
   out.memory = Quantity(Named(amounts, "memory"));
   out.compute = Quantity(Named(amounts, "compute"));
   out.tolerates_taints = ToleratesUnhealthy(exactly);
+  for (const Json& selector : List(exactly, {"selectors"})) {
+    std::vector<CardTerm> terms = ReadSelector(Text(Member(selector, "cel"), "expression"));
+    std::ranges::move(terms, std::back_inserter(out.terms));
+  }
   return out;
 }
 
@@ -117,13 +122,19 @@ std::shared_ptr<const RequestedClaim> ReadRequested(const Json& devices) {
   auto out = std::make_shared<RequestedClaim>();
   for (const Json& request : List(devices, {"requests"})) {
     const Json& exactly = Member(request, "exactly");
-    for (const Json& alternative : List(request, {"firstAvailable"})) {
-      out->has_alternatives = true;
-      out->classes.push_back(Text(alternative, "deviceClassName"));
-      out->cards.requests.push_back(ReadRequest(request, alternative));
+    if (const Json& alternatives = List(request, {"firstAvailable"}); !alternatives.empty()) {
+      CardsRequest& added = out->cards.requests.emplace_back();
+      std::vector<std::string>& classes = out->classes.emplace_back();
+      added.name = Text(request, "name");
+      for (const Json& alternative : alternatives) {
+        classes.push_back(Text(alternative, "deviceClassName"));
+        added.alternatives.push_back(ReadRequest(alternative, alternative));
+        added.alternatives.back().name = absl::StrCat(added.name, "/", Text(alternative, "name"));
+      }
+      continue;
     }
     if (!exactly.is_object() || Member(exactly, "adminAccess") == true) continue;
-    out->classes.push_back(Text(exactly, "deviceClassName"));
+    out->classes.push_back({Text(exactly, "deviceClassName")});
     out->cards.requests.push_back(ReadRequest(request, exactly));
   }
   for (const Json& constraint : List(devices, {"constraints"})) {

@@ -31,8 +31,7 @@ struct HeldCard {
 // A request's class is looked up when the claim is placed, since classes may change until then.
 struct RequestedClaim {
   CardsClaim cards;
-  std::vector<std::string> classes;  // of each request
-  bool has_alternatives = false;     // firstAvailable
+  std::vector<std::vector<std::string>> classes;  // of each request: one, or one for each alternative
 };
 
 struct ClaimFacts {

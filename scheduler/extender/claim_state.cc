@@ -167,10 +167,23 @@ std::optional<ClaimState::Wanted> ClaimState::WantedOf(const PodClaims& claims) 
     const RequestedClaim& requested = *found->second.requested;
     CardsClaim ours{.constraints = requested.cards.constraints};
     for (std::size_t i = 0; i < requested.classes.size(); ++i) {
-      if (IsOurs(requested.classes[i])) ours.requests.push_back(requested.cards.requests[i]);
+      const std::vector<std::string>& classes = requested.classes[i];
+      const auto foreign = std::ranges::find_if_not(
+          classes, [this](const std::string& name) SLUICE_REQUIRES(mutex_) { return IsOurs(name); });
+      const auto own = static_cast<std::size_t>(foreign - classes.begin());
+      if (own == 0) {
+        // Whether another driver's first alternative fits is not known here.
+        if (std::ranges::any_of(classes,
+                                [this](const std::string& name) SLUICE_REQUIRES(mutex_) { return IsOurs(name); })) {
+          return std::nullopt;
+        }
+        continue;
+      }
+      CardsRequest request = requested.cards.requests[i];
+      if (!request.alternatives.empty()) request.alternatives.resize(own);
+      ours.requests.push_back(std::move(request));
     }
     if (ours.requests.empty()) continue;
-    if (requested.has_alternatives) return std::nullopt;
     wanted.claims.push_back(std::move(ours));
     wanted.keys.push_back(key);
   }

@@ -51,8 +51,8 @@ class ClaimState {
   // Keys of the pod's claims that no watch has shown yet.
   std::vector<std::string> UnknownOf(const PodClaims& claims) const;
   // Scores of 0..10 in the order of `nodes`, as ClusterState::Prioritize. Empty: no opinion. The pod takes no card of
-  // sluice's driver, or its cards are chosen already. One of its claims has alternatives, of which kube-scheduler's own
-  // score prefers the first. Or the watches have not shown all yet.
+  // sluice's driver, or its cards are chosen already. A claim prefers another driver's alternative. Or the watches have
+  // not shown all yet. Of alternatives a node is rated by the first that fits there, as the allocator takes it.
   // The pod is then expected on the best node, so that pods that come fast are not all told the same one. That ends
   // when the watch shows its claims allocated, when it is asked about again, or after some seconds.
   std::vector<int> Prioritize(const PodFacts& pod, const PodClaims& claims, std::span<const std::string_view> nodes);

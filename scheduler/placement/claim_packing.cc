@@ -16,39 +16,61 @@ std::optional<TextHash> AttributeOf(const ClaimCard& card, TextHash name) {
   return found->second;
 }
 
+bool Holds(const CardCondition& condition, const ClaimCard& card) {
+  const auto value = AttributeOf(card, condition.attribute);
+  return value && (condition.values.empty() || std::ranges::find(condition.values, *value) != condition.values.end());
+}
+
+bool Meets(const ClaimCard& card, const CardsRequest& wanted) {
+  return std::ranges::all_of(wanted.terms, [&](const CardTerm& term) {
+    return std::ranges::all_of(term.all, [&](const CardCondition& c) { return Holds(c, card); }) != term.is_negated;
+  });
+}
+
+// A constraint may name a request or one of its alternatives.
+bool IsNamed(const std::string& constrained, const std::string& request) {
+  return constrained == request || (request.starts_with(constrained) && request.size() > constrained.size() &&
+                                    request[constrained.size()] == '/');
+}
+
 class Allocation {
  public:
   Allocation(std::span<const ClaimCard> cards, std::vector<CardRoom> rooms, std::span<const CardsClaim* const> claims)
       : cards_(cards), rooms_(std::move(rooms)), claims_(claims) {}
 
-  bool Run() { return Step(0, 0, 0, 0); }
+  bool Run() { return Begin(0, 0); }
   std::vector<TakenCard> Result() && { return std::move(taken_); }
 
  private:
-  // The `index`-th card of a request, from the card `from` on: other orders of the same cards are not tried.
-  bool Step(std::size_t claim, std::size_t request, int index, std::size_t from) {
-    if (++steps_ > kMaxSearchSteps) return false;
+  bool Begin(std::size_t claim, std::size_t request) {
     if (claim == claims_.size()) return true;
-    if (request == claims_[claim]->requests.size()) return Step(claim + 1, 0, 0, 0);
+    if (request == claims_[claim]->requests.size()) return Begin(claim + 1, 0);
     const CardsRequest& wanted = claims_[claim]->requests[request];
+    if (wanted.alternatives.empty()) return Step(claim, request, wanted, 0, 0);
+    return std::ranges::any_of(
+        wanted.alternatives, [&](const CardsRequest& alternative) { return Step(claim, request, alternative, 0, 0); });
+  }
+
+  // The `index`-th card of a request, from the card `from` on: other orders of the same cards are not tried.
+  bool Step(std::size_t claim, std::size_t request, const CardsRequest& wanted, int index, std::size_t from) {
+    if (++steps_ > kMaxSearchSteps) return false;
     const int count = wanted.all ? static_cast<int>(cards_.size()) : wanted.count;
-    if (index == count) return Step(claim, request + 1, 0, 0);
+    if (index == count) return Begin(claim, request + 1);
     if (wanted.all) {
       const auto card = static_cast<std::size_t>(index);
-      return Try(claim, request, card, [&] { return Step(claim, request, index + 1, 0); });
+      return Try(claim, wanted, card, [&] { return Step(claim, request, wanted, index + 1, 0); });
     }
     for (std::size_t card = from; card < cards_.size(); ++card) {
-      if (Try(claim, request, card, [&] { return Step(claim, request, index + 1, card); })) return true;
+      if (Try(claim, wanted, card, [&] { return Step(claim, request, wanted, index + 1, card); })) return true;
     }
     return false;
   }
 
   template <class Rest>
-  bool Try(std::size_t claim, std::size_t request, std::size_t index, Rest rest) {
-    const CardsRequest& wanted = claims_[claim]->requests[request];
+  bool Try(std::size_t claim, const CardsRequest& wanted, std::size_t index, Rest rest) {
     const ClaimCard& card = cards_[index];
     CardRoom& room = rooms_[index];
-    if (card.is_tainted && !wanted.tolerates_taints) return false;
+    if ((card.is_tainted && !wanted.tolerates_taints) || !Meets(card, wanted)) return false;
     const std::int64_t memory = wanted.memory.value_or(card.memory_default);
     const std::int64_t compute = wanted.compute.value_or(card.compute_default);
     if (card.is_shareable ? memory > room.memory || compute > room.compute
@@ -70,7 +92,8 @@ class Allocation {
   bool MeetsConstraints(std::size_t claim, const std::string& request, std::size_t card) const {
     for (const CardsConstraint& constraint : claims_[claim]->constraints) {
       const auto concerns = [&](const std::string& name) {
-        return constraint.requests.empty() || std::ranges::find(constraint.requests, name) != constraint.requests.end();
+        return constraint.requests.empty() ||
+               std::ranges::any_of(constraint.requests, [&](const std::string& c) { return IsNamed(c, name); });
       };
       if (!concerns(request)) continue;
       const auto value = AttributeOf(cards_[card], constraint.attribute);

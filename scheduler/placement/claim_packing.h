@@ -36,12 +36,27 @@ struct CardRoom {
   bool is_used = false;  // by any claim
 };
 
+// Whether a card has the attribute, with one of these values; without values, any.
+struct CardCondition {
+  TextHash attribute = 0;
+  std::vector<TextHash> values;
+};
+
+// A part of a request's selectors.
+struct CardTerm {
+  bool is_negated = false;
+  std::vector<CardCondition> all;  // conditions that hold together; negated: not all of them do
+};
+
 struct CardsRequest {
-  std::string name;
+  std::string name;  // of an alternative: REQUEST/ALTERNATIVE
   int count = 1;
   bool all = false;                             // every card, instead of `count`
   std::optional<std::int64_t> memory, compute;  // on each card
   bool tolerates_taints = false;
+  std::vector<CardTerm> terms;  // which the card must meet
+  // Not empty: the first that fits is taken, and of the other members only the name counts.
+  std::vector<CardsRequest> alternatives;
 };
 
 struct CardsConstraint {
@@ -61,9 +76,9 @@ struct TakenCard {
   std::int64_t memory = 0, compute = 0;
 };
 
-// As the allocator does: claims and requests in their order, for each the first cards that fit, with backtracking. It
-// may give one shareable card twice. CEL selectors are not evaluated: the scheduler has done so, and the cards of a
-// node are alike. nullopt: the claims do not fit, or the search was given up.
+// As the allocator does: claims, requests and alternatives in their order, for each the first cards that fit, with
+// backtracking. It may give one shareable card twice. Of CEL selectors only `terms` are evaluated: the scheduler has
+// evaluated all. nullopt: the claims do not fit, or the search was given up.
 std::optional<std::vector<TakenCard>> AllocateCards(std::span<const ClaimCard> cards, std::vector<CardRoom> rooms,
                                                     std::span<const CardsClaim* const> claims);
 

@@ -94,6 +94,40 @@ class DynamicResourceAllocation(unittest.TestCase):
         self.assertEqual(rule["operations"], ["CREATE"])
         self.assertEqual(rule["resources"], ["resourceclaims", "resourceclaimtemplates"])
 
+    def test_annotations_become_claims_where_the_driver_serves_the_nodes(self):
+        for settings, by_claims in (
+            (("dra.enabled=true",), True),
+            (("dra.enabled=true", "dra.annotations=false"), False),
+            (("dra.enabled=false",), False),
+            (("dra.enabled=false", "dra.annotations=true"), True),
+        ):
+            with self.subTest(settings):
+                objects = render(*settings)
+                self.assertEqual(config(objects, "webhook.yaml").get("shareBy"), "claims" if by_claims else None)
+                hooks = one(objects, "MutatingWebhookConfiguration")["webhooks"]
+                effects = {h["name"]: h["sideEffects"] for h in hooks}
+                self.assertEqual(effects.pop("mutate.sluice.dev"), "NoneOnDryRun" if by_claims else "None")
+                self.assertEqual(set(effects.values()), {"None"})
+                rules = one(objects, "ClusterRole", "sluice-webhook")["rules"]
+                rights = {r: rule["verbs"] for rule in rules for r in rule["resources"] if r.startswith("resource")}
+                expected = {
+                    "resourceslices": ["list", "watch"],
+                    "resourceclaimtemplates": ["get", "list", "watch", "create"],
+                }
+                self.assertEqual(rights, expected if by_claims else {})
+
+    def test_the_webhook_does_not_wait_for_itself(self):
+        hooks = one(render("dra.enabled=true"), "ValidatingWebhookConfiguration")["webhooks"]
+        conditions = next(h for h in hooks if h["name"] == "claim.sluice.dev")["matchConditions"]
+        account = one(render("dra.enabled=true"), "Deployment", "sluice-webhook")["spec"]["template"]["spec"]
+        self.assertIn(f":{account['serviceAccountName']}'", conditions[0]["expression"])
+
     def test_wrong_values_are_refused(self):
-        for setting in ("dra.enabled=maybe", "dra.sliceAtExit=never", "dra.extendedResourceName=gpu", "dra.nodes=all"):
+        for setting in (
+            "dra.annotations=units",
+            "dra.enabled=maybe",
+            "dra.sliceAtExit=never",
+            "dra.extendedResourceName=gpu",
+            "dra.nodes=all",
+        ):
             self.assertNotEqual(run("template", "x", CHART, "--set", setting).returncode, 0, setting)

@@ -17,6 +17,7 @@ import unittest
 
 import product as p
 import yaml
+from product_annotations_cases import Annotations
 from product_claims import EXAMPLES, SPACE, claim_template, documents, unscheduled, with_claim
 from product_places_cases import CARDS, CLIQUE_CARDS, Places, make_sysfs
 
@@ -40,7 +41,7 @@ def driver_processes():
     return found
 
 
-class Claims(Places, unittest.TestCase):
+class Claims(Annotations, Places, unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         p.clean()
@@ -82,7 +83,7 @@ class Claims(Places, unittest.TestCase):
         self.assertEqual(self.held(), [])
 
     def tearDown(self):
-        kinds = "pods,resourceclaims,resourceclaimtemplates,resourcequotas"
+        kinds = "deployments,pods,resourceclaims,resourceclaimtemplates,resourcequotas"
         p.kubectl("-n", SPACE, "delete", kinds, "--all", "--force", "--grace-period=0", "--wait=true", check=False)
         p.wait(90, "the allocations of deleted pods to be given back", lambda: not self.held())
         p.wait(30, "the claims' specs to go", lambda: not list(CDI.glob("sluice.dev-claim_*")))

@@ -178,6 +178,7 @@ TEST_CASE("the slice lists each healthy card with what claims may consume of it"
   CHECK(device["capacity"]["memory"]["requestPolicy"]["validRange"]["step"] == "1Mi");
   CHECK(device["capacity"]["compute"]["value"] == "100");
   CHECK(device["attributes"]["uuid"]["string"] == "GPU-A");
+  CHECK(device["attributes"]["memoryMiB"]["int"] == MemoryCapacity(input.inventory.cards[0], input.reserve) >> 20);
   CHECK(device["attributes"]["architecture"]["string"] == "Hopper");
   CHECK(device["attributes"]["resource.kubernetes.io/pcieRoot"]["string"] == "pci0000:64");
   CHECK(device["attributes"]["nvlinkClique"]["string"] == "c.1");

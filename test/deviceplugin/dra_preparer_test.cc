@@ -1,5 +1,6 @@
 // The preparer on real files: idempotence, restarts, lost state, random sequences against a model of the scheduler.
 #include <sys/inotify.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -128,6 +129,23 @@ TEST_CASE("to prepare a claim again changes nothing, also after a restart and on
   CHECK(*ReadFile(node.dir / "alloc/claim-u-a/allocation.json") == file);
   node.Put({"b", "u-b", {"gpu-0"}, "10Gi", "5"});
   CHECK_THAT(node.Why("b", "u-b"), ContainsSubstring("unhealthy"));
+}
+
+TEST_CASE("the files of a prepared claim stay while its card cannot be read") {
+  Node node(2);
+  node.Put({"a", "u-a", {"gpu-0"}, "40Gi", "50"});
+  REQUIRE(node.Why("a", "u-a") == "ok");
+  struct stat before{}, after{};
+  REQUIRE(stat((node.dir / "alloc/claim-u-a").c_str(), &before) == 0);
+  node.Publish(0);  // the driver is being replaced, or NVML hangs
+  node.Restart();
+  CHECK_THAT(node.Why("a", "u-a"), ContainsSubstring("unknown: "));
+  CHECK(node.Folders() == std::set<std::string>{"claim-u-a"});
+  CHECK(node.Specs() == std::set<std::string>{"sluice.dev-claim_u-a.json"});
+  node.Publish(2);
+  CHECK(node.Why("a", "u-a") == "ok");
+  REQUIRE(stat((node.dir / "alloc/claim-u-a").c_str(), &after) == 0);
+  CHECK(after.st_ino == before.st_ino);  // containers have it mounted
 }
 
 TEST_CASE("after a reboot, which empties the folder of specs, a restart makes the specs again") {

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -37,6 +38,24 @@ inline Json MakeClaim(const std::string& name, const std::string& memory, int co
   if (!memory.empty()) exactly["capacity"] = {{"requests", {{"memory", memory}}}};
   return {{"metadata", {{"name", name}, {"namespace", "default"}}},
           {"spec", {{"devices", {{"requests", Json::array({{{"name", "gpu"}, {"exactly", exactly}}})}}}}}};
+}
+
+struct AlternativeShare {
+  std::string memory, selector;  // an empty selector: none
+};
+
+inline Json MakeAlternatives(const std::string& name, const std::vector<AlternativeShare>& shares) {
+  Json claim = MakeClaim(name, "");
+  Json& request = claim["spec"]["devices"]["requests"][0];
+  request.erase("exactly");
+  for (const AlternativeShare& share : shares) {
+    Json one = {{"name", absl::StrCat("size-", request["firstAvailable"].size())},
+                {"deviceClassName", "sluice.dev"},
+                {"capacity", {{"requests", {{"memory", share.memory}}}}}};
+    if (!share.selector.empty()) one["selectors"] = Json::array({{{"cel", {{"expression", share.selector}}}}});
+    request["firstAvailable"].push_back(std::move(one));
+  }
+  return claim;
 }
 
 }  // namespace sluice::scheduler

@@ -49,6 +49,27 @@ TEST_CASE("claims: cards are taken as kube-scheduler takes them: the first that 
   CHECK(CardsOf(slice, {two}, rooms) == std::vector{2, 3});
 }
 
+TEST_CASE("claims: of a request's alternatives the first that leaves room for the rest is taken") {
+  const Json slice = MakeSlice("a", 2);
+  std::vector<CardRoom> rooms(2, {100 * kGiB, 100});
+  rooms[0].memory = 60 * kGiB;
+  const Json claim = MakeAlternatives("p", {{"100Gi", ""}, {"50Gi", ""}});
+  CHECK(CardsOf(slice, {claim}, rooms) == std::vector{1});
+  // The first alternative would leave no card for q.
+  CHECK(CardsOf(slice, {claim, MakeClaim("q", "90Gi")}, rooms) == std::vector{0, 1});
+  CHECK(CardsOf(slice, {claim, MakeClaim("q", "90Gi"), MakeClaim("r", "20Gi")}, rooms) == std::vector{-1});
+  // A constraint on the request is one on its alternatives.
+  Json two = MakeAlternatives("p", {{"60Gi", ""}, {"40Gi", ""}});
+  Json& devices = two["spec"]["devices"];
+  for (Json& one : devices["requests"][0]["firstAvailable"]) one["count"] = 2;
+  rooms[0].memory = 50 * kGiB;
+  CHECK(CardsOf(slice, {two}, rooms) == std::vector{0, 1});
+  devices["constraints"] = Json::array({{{"requests", {"gpu/size-1"}}, {"matchAttribute", "sluice.dev/uuid"}}});
+  CHECK(CardsOf(slice, {two}, rooms) == std::vector{1, 1});
+  devices["constraints"] = Json::array({{{"requests", {"gpu"}}, {"distinctAttribute", "sluice.dev/uuid"}}});
+  CHECK(CardsOf(slice, {two}, rooms) == std::vector{0, 1});
+}
+
 TEST_CASE("claims: compute, taints, cards that are not shared, and requests for all") {
   Json slice = MakeSlice("a", 3);
   Json& devices = slice["spec"]["devices"];

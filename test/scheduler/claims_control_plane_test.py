@@ -80,6 +80,55 @@ def check_placement(plane, by_extender):
     assert run(plane, "g", 300) == "full"
 
 
+ATTRIBUTES = "device.attributes['sluice.dev']"
+SIZES = {"small": 1000, "large": 4000}  # MiB of each of a node's two cards
+
+
+def half(size):
+    """Half a card of this size, as the webhook asks for it."""
+    selector = f"'memoryMiB' in {ATTRIBUTES} && {ATTRIBUTES}.memoryMiB in [{size}]"
+    return {
+        "name": f"size-{size}",
+        "deviceClassName": "sluice.dev",
+        "selectors": [{"cel": {"expression": selector}}],
+        "capacity": {"requests": {"memory": f"{size // 2}Mi"}},
+    }
+
+
+def allocated(plane, name):
+    claim = plane.call("GET", f"{CLAIMS}/namespaces/default/resourceclaims/{name}")
+    result = claim["status"]["allocation"]["devices"]["results"][0]
+    return result["request"], result["consumedCapacity"]["memory"]
+
+
+def check_fractions(plane, by_extender):
+    """A fraction is one alternative for each size of card; cards without the attribute end no search."""
+    for name, size in SIZES.items():
+        for path, body in claims_placement.node_objects(name, {**CPU, "gpu": "2"}):
+            for device in body["spec"].get("devices", []) if "spec" in body else []:
+                device["attributes"] = {"memoryMiB": {"int": size}}
+                memory = device["capacity"]["memory"]
+                memory["value"] = memory["requestPolicy"]["default"] = f"{size}Mi"
+            plane.call("POST", path, body)
+    if by_extender:
+        cards = sum(NODES.values()) + 2 * len(SIZES)
+        plane.wait("the extender to know them", lambda: plane.metrics()["sluice_extender_claim_cards"] == cards, 30)
+    pods = [f"half-{i}" for i in range(8)]  # two to a card
+    for name in pods:
+        request = {"name": "gpu", "firstAvailable": [half(size) for size in SIZES.values()]}
+        claim = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}}
+        plane.call("POST", f"{CLAIMS}/namespaces/default/resourceclaims", claim)
+        resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "claims": [{"name": "gpu"}]}
+        spec = {
+            "containers": [{"name": "main", "image": "none", "resources": resources}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
+        }
+        plane.call("POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": name}, "spec": spec})
+    plane.wait("half cards", lambda: all(node_of(plane, name) for name in pods), 60)
+    got = sorted((node_of(plane, name), *allocated(plane, name)) for name in pods)
+    assert got == [("large", "gpu/size-4000", "2000Mi")] * 4 + [("small", "gpu/size-1000", "500Mi")] * 4, got
+
+
 def main():
     for extender in (sys.argv[1], None):
         plane = claims_placement.BarePlane(extender and str(pathlib.Path(extender).resolve()), None, len(NODES))
@@ -90,6 +139,7 @@ def main():
             fill(plane)
             claims_placement.start(plane, sum(NODES.values()))
             check_placement(plane, extender is not None)
+            check_fractions(plane, extender is not None)
             good = True
         finally:
             plane.down(good)

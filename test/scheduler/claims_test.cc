@@ -1,6 +1,7 @@
 // Scores of nodes for pods with ResourceClaims.
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <cmath>
 #include <random>
 #include <thread>
 
@@ -200,11 +201,10 @@ TEST_CASE("claims: no opinion where the scheduler's own decision counts, or noth
     setup.Hold("p", "a", {0}, "50Gi");
     CHECK(setup.Scores(ClaimingPod("p", {"p"})) == none);
   }
-  SECTION("alternatives, of which the scheduler prefers the first") {
-    Json claim = MakeClaim("p", "50Gi");
-    Json& request = claim["spec"]["devices"]["requests"][0];
-    request["firstAvailable"] = Json::array({request["exactly"]});
-    request.erase("exactly");
+  SECTION("another driver's alternative goes before sluice's") {
+    Json claim = MakeAlternatives("p", {{"10Gi", ""}, {"50Gi", ""}});
+    claim["spec"]["devices"]["requests"][0]["firstAvailable"][0]["deviceClassName"] = "network.example";
+    setup.claims.PutClass(ReadClass(MakeClass("network.example", "device.driver == 'network.example'")));
     setup.Put(claim);
     CHECK(setup.Scores(ClaimingPod("p", {"p"})) == none);
   }
@@ -228,6 +228,48 @@ TEST_CASE("claims: no opinion where the scheduler's own decision counts, or noth
     const std::string args = Json{{"Pod", ClaimingPod("p", {"p"})}, {"NodeNames", {"a"}}}.dump();
     CHECK(extender.PrioritizeAny(args).body == "[]");
   }
+}
+
+TEST_CASE("claims: of alternatives, each node is rated by the first that fits there") {
+  Setup setup({"a", "b", "c"});
+  setup.Hold("x", "b", {0}, "40Gi");  // 60Gi are left
+  setup.Hold("y", "c", {0}, "70Gi");  // 30Gi
+  setup.Put(MakeAlternatives("p", {{"90Gi", ""}, {"55Gi", ""}, {"28Gi", ""}}));
+  // Left by the first that fits: 10 of a, 5 of b, 2 of c.
+  const Json scores = setup.Scores(ClaimingPod("p", {"p"}));
+  REQUIRE(scores.size() == 3);
+  CHECK(scores[2] == Json{{"Host", "c"}, {"Score", 10}});
+  CHECK(scores[0]["Score"] == 0);
+  CHECK(scores[1]["Score"] > 0);
+  CHECK(scores[1]["Score"] < 10);
+  // It is expected there with that alternative's size.
+  CHECK(std::abs(setup.claims.Figures().free_cards - 1.62) < 1e-9);
+  SECTION("another driver's alternatives behind sluice's count no more than those that do not fit") {
+    Json claim = MakeAlternatives("q", {{"90Gi", ""}, {"55Gi", ""}});
+    claim["spec"]["devices"]["requests"][0]["firstAvailable"][1]["deviceClassName"] = "network.example";
+    setup.Put(claim);
+    CHECK(setup.Best(ClaimingPod("q", {"q"})) == "a");
+  }
+}
+
+TEST_CASE("claims: an alternative is for the cards that its selector means") {
+  Setup setup({"a", "b"});
+  Json slice = MakeSlice("b", 1);
+  slice["spec"]["devices"][0]["attributes"]["memoryMiB"] = {{"int", 143156}};
+  setup.claims.PutSlice(ReadSlice(slice));
+  slice = MakeSlice("a", 1);
+  slice["spec"]["devices"][0]["attributes"]["memoryMiB"] = {{"int", 80995}};
+  setup.claims.PutSlice(ReadSlice(slice));
+  setup.Hold("x", "a", {0}, "40Gi");
+  setup.Hold("y", "b", {0}, "20Gi");
+  const std::string has = "'memoryMiB' in device.attributes['sluice.dev'] && ";
+  const std::string size = "device.attributes['sluice.dev'].memoryMiB in ";
+  // On node b the first would fit, but is not for its card: 78 of 80Gi are taken there, and 50 of 60Gi on node a.
+  setup.Put(MakeAlternatives("p", {{"50Gi", has + size + "[80995]"}, {"78Gi", "!(" + has + size + "[80995, 7])"}}));
+  CHECK(setup.Best(ClaimingPod("p", {"p"})) == "b");
+  setup.now += seconds(20);  // pod p is no longer expected
+  setup.Put(MakeAlternatives("q", {{"50Gi", has + size + "[80995, 143156]"}, {"78Gi", ""}}));
+  CHECK(setup.Best(ClaimingPod("q", {"q"})) == "a");
 }
 
 TEST_CASE("claims: pods without GPUs leave CPU to free GPUs, where they are to be scored") {
@@ -312,12 +354,14 @@ TEST_CASE("claims: a pool of several slices has the cards of the newest generati
 }
 
 TEST_CASE("claims: objects of any shape are read") {
-  for (const char* text :
-       {"null", "[]", "{}", R"({"metadata":[],"spec":{"driver":"sluice.dev","nodeName":7,"devices":{}}})",
-        R"({"metadata":{"name":"x"},"spec":{"driver":"sluice.dev","nodeName":"a","devices":[7,{}]}})",
-        R"({"spec":{"devices":{"requests":[{"exactly":{"count":-5}},3],"constraints":[{}]}}})",
-        R"({"status":{"allocation":{"devices":{"results":[{"driver":"sluice.dev"},null]}}}})",
-        R"({"spec":{"resourceClaims":[{"name":"x"}],"containers":[{"resources":{"limits":[]}}]}})"}) {
+  for (
+      const char* text :
+      {"null", "[]", "{}", R"({"metadata":[],"spec":{"driver":"sluice.dev","nodeName":7,"devices":{}}})",
+       R"({"metadata":{"name":"x"},"spec":{"driver":"sluice.dev","nodeName":"a","devices":[7,{}]}})",
+       R"({"spec":{"devices":{"requests":[{"exactly":{"count":-5}},3],"constraints":[{}]}}})",
+       R"({"spec":{"devices":{"requests":[{"firstAvailable":[7,{"selectors":[{"cel":7},{}]}]},{"firstAvailable":{}}]}}})",
+       R"({"status":{"allocation":{"devices":{"results":[{"driver":"sluice.dev"},null]}}}})",
+       R"({"spec":{"resourceClaims":[{"name":"x"}],"containers":[{"resources":{"limits":[]}}]}})"}) {
     const Json object = Json::parse(text);
     ReadSlice(object);
     ReadClass(object);

@@ -205,6 +205,23 @@ def outage(server, cases, aliases, refusal="has not handled it", without_policy=
     print(f"{count} pods while the webhook was down (aliases: {aliases}, policy: {not without_policy})")
 
 
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+def resource_slice(node, sizes):
+    """As the DRA driver publishes cards of so many MiB."""
+    devices = [{"name": f"gpu-{i}", "attributes": {"memoryMiB": {"int": size}}} for i, size in enumerate(sizes)]
+    return {
+        "metadata": {"name": node + "-sluice.dev"},
+        "spec": {
+            "driver": "sluice.dev",
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": devices,
+        },
+    }
+
+
 @contextlib.contextmanager
 def known_nodes(server, webhook, nodes):
     """Nodes whose GPUs the webhook knows meanwhile."""
@@ -215,8 +232,12 @@ def known_nodes(server, webhook, nodes):
             {"metadata": {"name": n["name"], "labels": n["labels"], "annotations": {"sluice.dev/gpus": n["gpus"]}}},
         )
         check(status == 201, "node " + n["name"])
+        if n["offered"]:
+            status, answer, _ = server.call("POST", SLICES, resource_slice(n["name"], n["offered"]))
+            check(status == 201, f"slice of {n['name']}: {answer}")
     wait(lambda: webhook.metric("sluice_webhook_gpu_nodes") == len(nodes), f"{len(nodes)} nodes in the cache")
     yield
     for n in nodes:
         server.call("DELETE", "/api/v1/nodes/" + n["name"])
+        server.call("DELETE", f"{SLICES}/{n['name']}-sluice.dev")
     wait(lambda: webhook.metric("sluice_webhook_gpu_nodes") == 0, "no nodes in the cache")

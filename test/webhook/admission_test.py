@@ -38,10 +38,11 @@ from self_signed_cases import self_signed
 
 
 def changeable_fields(pod):
-    """The fields that sluice may change: the marker, env, the resource, the runtime class."""
+    """The fields that sluice may change: the marker, env, the resource, the claims, the runtime class."""
     out = {
         "annotations": pod.get("metadata", {}).get("annotations") or {},
         "class": pod["spec"].get("runtimeClassName"),
+        "claims": pod["spec"].get("resourceClaims") or [],
     }
     for c in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]:
         env = []
@@ -54,6 +55,7 @@ def changeable_fields(pod):
         out[c["name"]] = (
             env,
             {k: str((r.get(k) or {}).get(RESOURCE)).replace("1k", "1000") for k in ("limits", "requests")},
+            r.get("claims") or [],
         )
     return out
 

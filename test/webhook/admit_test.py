@@ -40,9 +40,7 @@ def golden_pairs(program, folder):
         if "nodes" in header or "\n---" in text:
             continue
         name = os.path.basename(path)[:-5]
-        arguments = ["-f", path]
-        if "namespace" in header:
-            arguments += ["-n", header["namespace"]]
+        arguments = ["-f", path, "-n", header.get("namespace", "team-a")]
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
             config.write(header.get("config", "{}"))
             config.flush()

@@ -38,6 +38,15 @@ def skip_without_programs(*names):
     sys.exit(4)
 
 
+def gates(programs):
+    """The feature gate that amounts in claims need; Kubernetes 1.34 knows it, and it is on since 1.36."""
+    said = subprocess.run(
+        [os.path.join(programs, "kube-apiserver"), "--version"], capture_output=True, text=True
+    ).stdout
+    minor = int(said.split("v1.")[1].split(".")[0])
+    return ["--feature-gates=DRAConsumableCapacity=true"] if minor >= 34 else []
+
+
 def bound(*command):
     """A command that the kernel kills when this process ends, so that a killed test leaves no servers behind."""
     return ["setpriv", "--pdeathsig", "KILL", *map(str, command)]
@@ -182,6 +191,7 @@ users: [{{name: admin, user: {{client-certificate-data: {data["admin.crt"]}, cli
                 "--allow-privileged=true",
                 "--profiling=false",
                 "--etcd-compaction-interval=5s",
+                *gates(self.programs),
             ],
         }
         self.spawn("etcd")

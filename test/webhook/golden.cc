@@ -23,6 +23,7 @@ void ReadNodes(const Json& list, GoldenCase& c) {
     for (const Json& g : gpus) {
       node.gpus.push_back({g.at("model"), settings::ParseQuantity(g.at("memory").get<std::string>()).value()});
     }
+    for (const Json& mib : n.value("offered", Json::array())) node.offered.push_back(mib.get<uint64_t>());
     c.nodes[node.name] = node;
   }
 }
@@ -84,6 +85,9 @@ GoldenResult RunPod(const GoldenCase& c, const RuleSet& off) {
   if (const size_t at = yaml.find(version + SLUICE_VERSION); at != std::string::npos) {
     yaml.replace(at + version.size(), std::string_view(SLUICE_VERSION).size(), "VERSION");
   }
+  std::string templates;  // they are made first
+  for (const ClaimTemplate& claim : d.claims) templates += WriteManifest(claim.object) + "---\n";
+  yaml = templates + yaml;
   GoldenResult r = Render({}, d.warnings, yaml);
   if (!ConcernsSluice(pod, c.config.aliases)) r.problem = "patched, but the API server would not ask";
   if (!IsHandled(result)) r.problem = "the result lacks the marker or the library";

@@ -121,7 +121,7 @@ int Expect(const std::vector<Pair>& pairs) {
       for (const Gpu& g : node.gpus) gpus.push_back({{"uuid", "GPU-0"}, {"model", g.model}, {"memory", g.memory}});
       Json labels = Json::object();
       for (const auto& label : node.labels.all()) labels[label->key] = label->value;
-      nodes.push_back({{"name", name}, {"labels", labels}, {"gpus", gpus.dump()}});
+      nodes.push_back({{"name", name}, {"labels", labels}, {"gpus", gpus.dump()}, {"offered", node.offered}});
     }
     line["nodes"] = nodes;
     const Json& first = p.input.documents[0];

@@ -179,3 +179,41 @@ TEST_CASE("the review of an update answers with the patch") {
   review["request"].erase("oldObject");
   CHECK(Review(Path::kMutate, review.dump(), {}, {}).status == 400);
 }
+
+TEST_CASE("a second apply of a pod whose share is a claim changes nothing") {
+  Config config;
+  config.share_by = ShareBy::kClaims;
+  for (const char* share : {R"(annotations: {sluice.dev/gpu-memory: 4Gi, sluice.dev/gpu-count: "2"}})",
+                            R"(annotations: {gpu-fraction.sluice.dev/main: "1", gpu-memory.sluice.dev/next: 1Gi}})"}) {
+    const bool has_two = std::string(share).find("next") != std::string::npos;
+    const Applied a =
+        Apply(std::string("kind: Pod\nmetadata: {name: p, ") + share + "\nspec: {containers: [{name: main, image: a}" +
+                  (has_two ? ", {name: next, image: b}]}" : "]}"),
+              config);
+    REQUIRE(a.running["spec"]["resourceClaims"].size() == (has_two ? 2 : 1));
+    CheckUnchanged(a);
+    // A client that replaces the whole object loses the entries.
+    Json replaced = a.running;
+    replaced["spec"].erase("resourceClaims");
+    CHECK(AfterWebhook(a, replaced, config)["spec"] == a.running["spec"]);
+    // Other cards in the cluster would give other templates now.
+    Nodes nodes;
+    nodes["n1"] = {"n1", {}, {}, {80995, 80995}};
+    nodes["n2"] = {"n2", {}, {}, {143156, 143156}};
+    const std::string patch = KeepInjected(a.running, {replaced, "team-a", config, nodes});
+    REQUIRE(!patch.empty());
+    CHECK(replaced.patch(Json::parse(patch))["spec"] == a.running["spec"]);
+    // An entry of the user's own is for the API server to judge.
+    replaced["spec"]["resourceClaims"] = Json::array({{{"name", "mine"}, {"resourceClaimName", "mine"}}});
+    CHECK(AfterWebhook(a, replaced, config)["spec"]["resourceClaims"] == replaced["spec"]["resourceClaims"]);
+  }
+  // Units that the manifest asks for, and that the running pod has as a claim.
+  const Applied units = Apply(R"(
+kind: Pod
+metadata: {name: p}
+spec: {containers: [{name: main, image: a, resources: {limits: {sluice.dev/gpu-percent: "100", memory: 1Gi}}}]}
+)",
+                              config);
+  REQUIRE(!units.running["spec"]["containers"][0]["resources"]["limits"].contains("sluice.dev/gpu-percent"));
+  CheckUnchanged(units);
+}

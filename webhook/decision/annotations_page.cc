@@ -106,6 +106,8 @@ To each container that is given a share, and to nothing else: the resource in li
 library in front of what is there, and the variables of the table for what was said. The pod gets the annotation
 `sluice.dev/injected`, which says what was decided, why, and by which version. Only sluice writes it. Where the configuration says
 so: `runtimeClassName` of a pod that has none, and `schedulerName` of a pod that leaves it to the default scheduler and names no node.
+Where the DRA driver serves the nodes, a claim takes the place of the resource and the variables
+([dra](dra.md#pods-with-annotations)).
 
 - `LD_PRELOAD` by `valueFrom` is denied: it cannot be merged.
 - An `LD_PRELOAD` that comes by `envFrom` is replaced; the webhook warns. Set it by `env` to keep both.

@@ -232,6 +232,12 @@ std::optional<File> ParseConfig(std::string_view yaml, std::string& error) {
   }
   Config& c = file.decision;
   const Readers readers = {{"aliases", Bool(c.aliases)},
+                           {"shareBy",
+                            [&](const Json& v) -> std::string {
+                              if (v != "units" && v != "claims") return "units, claims";
+                              c.share_by = v == "claims" ? ShareBy::kClaims : ShareBy::kUnits;
+                              return {};
+                            }},
                            {"driverAccess",
                             [&](const Json& v) -> std::string {
                               if (v == "cdi") {

@@ -26,9 +26,14 @@ std::vector<std::string> DefaultSandboxedRuntimes();
 std::vector<std::string> DefaultWorkloads();
 std::vector<std::string> DefaultQueued();
 
+// How a pod's share reaches its node: as units of the device plugin's resource, or as a ResourceClaim for the DRA
+// driver.
+enum class ShareBy { kUnits, kClaims };
+
 // The settings behind a decision. All of them may change while the webhook runs.
 struct Config {
   bool aliases = false;  // read gpu-fraction, gpu-memory, gpu-fraction-container-name (KAI, Run:ai)
+  ShareBy share_by = ShareBy::kUnits;
   DriverAccess driver_access = DriverAccess::kCdi;
   std::string runtime_class = "nvidia";        // for pods without one, if driver_access is kNvidiaRuntime
   std::optional<uint64_t> assumed_gpu_memory;  // bytes of the smallest GPU while no node is known

@@ -8,6 +8,8 @@
 #include "common/settings/settings.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
+#include "webhook/decision/claim_patch.h"
+#include "webhook/decision/claim_shares.h"
 #include "webhook/decision/convert.h"
 #include "webhook/decision/host_access.h"
 #include "webhook/decision/injection.h"
@@ -56,10 +58,15 @@ class Decider {
     }
     std::vector<GrantedShare> shares;
     for (const RequestedShare& r : requested.containers) Grant(view, r, shares);
-    CheckInitReuse(shares, findings_);
     Patch patch;
+    if (is_by_claims_) {
+      AddClaims(view, shares, input_, findings_, patch, out_);
+    } else {
+      CheckInitReuse(shares, findings_);
+      InjectClaims(view, {}, findings_, patch);
+    }
     for (const GrantedShare& s : shares) {
-      InjectResource(*s.requested, s.Units(), findings_, patch);
+      if (!is_by_claims_) InjectResource(*s.requested, s.Units(), findings_, patch);
       InjectVariables(*s.requested, s.percent, s.is_resized, input_, findings_, patch);
       AddWarnings(*view.spec, *s.requested);
     }
@@ -73,10 +80,10 @@ class Decider {
       WarnSandbox(view, input_, findings_);
       HideOtherDevices(view, shares, patch);
       SetScheduler(*view.spec, patch);
-      const std::string marker = MarkerText(shares);
-      SetMarker(view, marker, patch);
+      SetMarker(view, MarkerText(shares, true), patch);
+      if (view.annotations != nullptr || findings_.IsEnabled(Rule::kSetMarker)) KeepSizes(shares, patch);
       DropOldAnswers(view, requested, patch);
-      if (input_.mode == Mode::kTemplate) SetUnits(view, shares, marker);
+      if (input_.mode == Mode::kTemplate) SetUnits(view, shares);
     }
     out_.patch = patch.Dump();
     Close();
@@ -88,6 +95,7 @@ class Decider {
     if (out_.verdict == Verdict::kDeny) {
       out_.patch.clear();
       out_.units_patch.clear();
+      out_.claims.clear();
     } else if (out_.reason.empty()) {
       out_.verdict = Verdict::kNothing;
     }
@@ -119,7 +127,7 @@ class Decider {
     const uint32_t cards = CardsOf(r.settings);
     if (!CheckUnits(c, cards, findings_)) return;
     std::optional<int64_t> units = c.limit ? c.limit : c.request;
-    if (r.settings.priority == settings::Priority::kOpportunistic) {
+    if (r.settings.priority == settings::Priority::kOpportunistic && !is_by_claims_) {
       std::string problem = OpportunisticProblem(r, units);
       if (problem.empty()) return shares.push_back({&r, 1});
       return findings_.Deny(Rule::kResourceContradiction, std::move(problem));
@@ -133,6 +141,7 @@ class Decider {
     std::optional<uint32_t> percent = r.settings.gpu_percent;
     bool is_computed = false;
     if (const auto memory = r.settings.gpu_memory; memory && !percent) {
+      if (is_by_claims_) return GrantClaim(view, r, 0, input_, findings_, out_, shares);
       is_computed = !units || is_resized || was_computed;
       percent = PercentOfMemory(view, r, *memory, units, is_computed);
       if (!percent) return;
@@ -145,6 +154,7 @@ class Decider {
     }
     if (!percent && units) percent = static_cast<uint32_t>(*units);
     if (!percent) return;  // an invalid size is denied already
+    if (is_by_claims_) return GrantClaim(view, r, *percent, input_, findings_, out_, shares);
     CheckMemoryLimit(view, r, *percent);
     shares.push_back({&r, *percent, cards, is_computed, is_resized});
   }
@@ -268,22 +278,30 @@ class Decider {
     }
   }
 
-  // The marker's text; also gives the decision its reason.
-  std::string MarkerText(const std::vector<GrantedShare>& shares) {
+  // The marker's text; also gives the decision its reason. The claims of a template are not known before its pods.
+  std::string MarkerText(const std::vector<GrantedShare>& shares, bool with_claims) {
     std::string containers;
+    out_.reason.clear();
     std::set<std::string_view> names;  // the API server refuses equal ones only after this call
     for (const GrantedShare& s : shares) {
       if (!names.insert(s.requested->container->name).second) continue;
-      containers += (containers.empty() ? "" : ",") + Quote(s.requested->container->name) +
-                    ":{\"percent\":" + std::to_string(s.percent);
-      if (s.cards > 1) containers += ",\"cards\":" + std::to_string(s.cards);
-      if (const auto memory = s.requested->settings.gpu_memory) containers += ",\"memory\":" + std::to_string(*memory);
-      if (s.is_computed) containers += ",\"units\":\"computed\"";
-      containers += "}";
+      std::string entry;
+      if (s.percent > 0) entry += ",\"percent\":" + std::to_string(s.percent);
+      if (s.cards > 1) entry += ",\"cards\":" + std::to_string(s.cards);
+      const auto memory = s.requested->settings.gpu_memory;
+      if (memory) entry += ",\"memory\":" + std::to_string(*memory);
+      if (s.is_computed && s.percent > 0) entry += ",\"units\":\"computed\"";
+      const bool has_claim = with_claims && !s.claim.name.empty();
+      if (has_claim) entry += ",\"claim\":" + Quote(s.claim.name);
+      containers += (containers.empty() ? "" : ",") + Quote(s.requested->container->name) + ":{" +
+                    entry.substr(std::min<size_t>(1, entry.size())) + "}";
       if (!out_.reason.empty()) out_.reason += "; ";
-      out_.reason += s.requested->container->name + ": " + std::to_string(s.percent) + " percent " +
-                     (s.cards > 1 ? "of each of " + std::to_string(s.cards) + " GPUs " : "") + "by " +
-                     s.requested->sized_by;
+      out_.reason +=
+          s.requested->container->name + ": " +
+          (s.percent > 0 ? std::to_string(s.percent) + " percent " : settings::FormatQuantity(*memory) + " ") +
+          (s.cards > 1 ? "of each of " + std::to_string(s.cards) + " GPUs " : "") + "by " +
+          (s.size_annotation.empty() ? s.requested->sized_by : s.size_annotation) +
+          (has_claim ? ", as the claim " + s.claim.name : "");
     }
     return R"({"version":")" SLUICE_VERSION R"(","containers":{)" + containers + R"(},"reason":)" + Quote(out_.reason) +
            "}";
@@ -310,17 +328,21 @@ class Decider {
 
   // The template's part of the decision. Nothing if the units are there: a stored template must not change with the
   // webhook's version.
-  void SetUnits(const PodView& view, const std::vector<GrantedShare>& shares, const std::string& marker) {
+  void SetUnits(const PodView& view, const std::vector<GrantedShare>& shares) {
     Patch patch;
-    for (const GrantedShare& s : shares) InjectResource(*s.requested, s.Units(), findings_, patch);
+    for (const GrantedShare& s : shares) {
+      if (s.percent > 0) InjectResource(*s.requested, s.Units(), findings_, patch);
+    }
     if (patch.Dump().empty()) return;
-    SetMarker(view, marker, patch);
+    SetMarker(view, MarkerText(shares, false), patch);
     out_.units_patch = patch.Dump();
   }
 
   const Input& input_;
   Decision& out_;
   Findings findings_;
+  // A running pod keeps the way in which it got its share.
+  const bool is_by_claims_ = input_.config.share_by == ShareBy::kClaims && input_.mode != Mode::kUpdate;
   Marker marker_;                        // of an earlier admission of this pod, or of the pod that it was copied from
   std::map<uint32_t, Candidates> gpus_;  // of this pod, by the least number on a node; found at first use
 };

@@ -11,6 +11,7 @@
 #include "webhook/decision/nodes.h"
 #include "webhook/decision/pod.h"
 #include "webhook/decision/rules.h"
+#include "webhook/decision/share_claim.h"
 
 namespace sluice::webhook {
 
@@ -30,6 +31,8 @@ struct Decision {
   std::vector<Finding> denials;
   std::vector<std::string> warnings;
   std::string patch;  // JSON Patch (RFC 6902), a list; empty: no change
+  // Of a new pod whose shares are claims: they must exist before the pod does.
+  std::vector<ClaimTemplate> claims;
   // With kTemplate: of `patch` only the resource, other systems' sizes as sluice's, and the marker; empty: the template
   // has its units.
   std::string units_patch;

@@ -174,6 +174,7 @@ void InjectVariables(const RequestedShare& share, uint32_t percent, bool is_resi
             (by_variable ? (preload ? ": " : ". ") + std::string(kVisibleDevices) + " must not come by envFrom"
                          : std::string()));
   }
+  if (input.config.share_by == ShareBy::kClaims && input.mode != Mode::kUpdate) return;
   const bool hides_unseen = has_unseen && !by_variable && input.mode != Mode::kUpdate &&
                             input.config.privileged != Reaction::kAllow && findings.IsEnabled(Rule::kOwnDevices);
 

@@ -10,7 +10,8 @@
 namespace sluice::webhook {
 
 // Denies variables that contradict the container's settings. Adds sluice's library to LD_PRELOAD, and a variable for
-// each setting. `is_resized`: variables about the size are an earlier admission's, and get the new size.
+// each setting. `is_resized`: variables about the size are an earlier admission's, and get the new size. Where the
+// share is a claim, the driver sets all variables, and nothing is added.
 void InjectVariables(const RequestedShare& share, uint32_t percent, bool is_resized, const Input& input,
                      Findings& findings, Patch& patch);
 

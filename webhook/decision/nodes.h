@@ -24,6 +24,7 @@ struct Node {
   std::string name;
   NodeLabels labels;
   std::vector<Gpu> gpus;
+  std::vector<uint64_t> offered = {};  // MiB of each card that the DRA driver offers
 };
 
 // Keyed by name; immutable once published.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sluice/names.h"
+#include "webhook/decision/claim_patch.h"
 
 namespace sluice::webhook {
 namespace {
@@ -95,14 +96,10 @@ void CheckOtherSystems(const PodView& view, const Container& c, std::string_view
                                          " and a share of a GPU, and would get " + GpuByResource(name) +
                                          " as well; accepted: one of the two");
   }
-  if (const Json* resources = Member(*c.json, "resources"); resources != nullptr) {
-    const Json* claims = Member(*resources, "claims");
-    if (claims != nullptr && claims->is_array() && !claims->empty()) {
-      findings.React(input.config.resource_claims, Rule::kResourceClaim,
-                     c.field + ".resources.claims: container '" + c.name + "' has the claim '" +
-                         std::string(Text(claims->front(), "name").substr(0, 64)) +
-                         "' and a share of a GPU, and would get a claimed GPU as well; accepted: one of the two");
-    }
+  if (const std::string claim = ForeignClaim(view, c); !claim.empty()) {
+    findings.React(input.config.resource_claims, Rule::kResourceClaim,
+                   c.field + ".resources.claims: container '" + c.name + "' has the claim '" + claim.substr(0, 64) +
+                       "' and a share of a GPU, and would get a claimed GPU as well; accepted: one of the two");
   }
   if (view.annotations == nullptr) return;
   const std::string_view scheduler = Text(*view.spec, "schedulerName");

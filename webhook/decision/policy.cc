@@ -230,6 +230,7 @@ std::vector<Json> PolicyManifests(const PolicyOptions& o) {
   const Json decision = Json::array({Condition("concerns-sluice", NeedsDecisionCel("object", o.aliases))});
   Json mutate = Webhook(o, "mutate.sluice.dev", "/mutate", Rules({"CREATE"}, "", {"pods"}), decision, "Ignore");
   mutate["reinvocationPolicy"] = "IfNeeded";
+  if (o.by_claims) mutate["sideEffects"] = "NoneOnDryRun";
   const auto reapplied = Json::array({Condition("reapplied", ReappliedCel())});
   mutating["webhooks"] =
       Json::array({std::move(mutate),

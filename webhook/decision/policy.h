@@ -34,6 +34,7 @@ struct PolicyOptions {
   std::string service_name = "sluice-webhook";
   std::string url;              // replaces the service, for a webhook outside the cluster
   std::string ca_bundle;        // base64 of PEM; empty: cert-manager or the webhook itself sets it
+  bool by_claims = false;       // shares are claims, for which the webhook makes templates
   bool without_policy = false;  // API servers before 1.30: a validating webhook with failurePolicy Fail instead
 };
 

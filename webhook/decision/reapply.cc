@@ -6,6 +6,7 @@
 
 #include "sluice/names.h"
 #include "webhook/decision/patch.h"
+#include "webhook/decision/share_claim.h"
 
 namespace sluice::webhook {
 namespace {
@@ -87,6 +88,28 @@ void KeepMember(const std::string& pointer, const char* name, const Json& runnin
   }
 }
 
+// The entries of the pod's claims. Another template for the same container counts as the same one: the cluster may have
+// other cards by now.
+void KeepClaims(const Json& running, const Json& updated, const Json& decided, Patch& patch) {
+  const Json* runs = Member(running, "resourceClaims");
+  const Json* wanted = Member(updated, "resourceClaims");
+  const Json* given = Member(decided, "resourceClaims");
+  if (runs == nullptr || given == nullptr || (wanted != nullptr && *wanted == *runs)) return;
+  const auto names = [](Json list) {
+    for (Json& entry : list) {
+      if (IsOwnEntry(entry)) entry["resourceClaimTemplateName"] = "";
+    }
+    return list;
+  };
+  if (!AreSameEntries(names(*runs), names(*given))) return;
+  const std::string value = runs->dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (wanted == nullptr) {
+    patch.Add("/spec", "resourceClaims", value);
+  } else {
+    patch.Replace("/spec", "resourceClaims", value);
+  }
+}
+
 }  // namespace
 
 std::string KeepInjected(const Json& running, const Input& input) {
@@ -119,6 +142,7 @@ std::string KeepInjected(const Json& running, const Input& input) {
     for (const char* member : {"schedulerName", "runtimeClassName"}) {
       KeepMember("/spec", member, *from, *to, *Member(decided, "spec"), patch);
     }
+    KeepClaims(*from, *to, *Member(decided, "spec"), patch);
   }
   return patch.Dump();
 }

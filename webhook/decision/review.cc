@@ -18,6 +18,7 @@ constexpr size_t kMaxWarningBytes = 256;  // the API server may drop longer ones
 
 struct Request {
   std::string_view uid, operation, name_space, group, version, resource, sub_resource;
+  bool is_dry_run = false;
   const Json* object = nullptr;
   const Json* old_object = nullptr;
   Requester requester;
@@ -46,6 +47,8 @@ std::string ReadRequest(const Json& review, Request& r) {
   r.operation = Text(*request, "operation");
   r.name_space = Text(*request, "namespace");
   r.sub_resource = Text(*request, "subResource");
+  const Json* dry_run = Member(*request, "dryRun");
+  r.is_dry_run = dry_run != nullptr && *dry_run == true;
   const Json* resource = Member(*request, "resource");
   if (resource == nullptr || !resource->is_object()) return "request.resource: this field is not an object";
   r.group = Text(*resource, "group");
@@ -131,7 +134,7 @@ Answer MutateTemplates(const Request& r, bool is_update, const Config& config, c
   return a;
 }
 
-Answer Mutate(const Request& r, const Config& config, const Nodes& nodes) {
+Answer Mutate(const Request& r, const Config& config, const Nodes& nodes, const MakeClaims& make) {
   const bool is_update = r.operation == "UPDATE";
   if (!r.sub_resource.empty() || (!is_update && r.operation != "CREATE")) return Allowed(r, Answer::Outcome::kNothing);
   if (r.object == nullptr) return Bad("request.object is missing");
@@ -148,6 +151,12 @@ Answer Mutate(const Request& r, const Config& config, const Nodes& nodes) {
   const Decision d = Decide({*r.object, r.name_space, config, nodes});
   if (d.verdict == Verdict::kDeny) return Denied(r, d.denials, d.Message(), d.warnings);
   if (d.verdict == Verdict::kNothing) return Allowed(r, Answer::Outcome::kNothing, d.warnings);
+  if (!d.claims.empty() && !r.is_dry_run) {
+    std::string problem = make ? make(r.name_space, d.claims)
+                               : "the nodes are served by the DRA driver, and the webhook has no access to the API "
+                                 "server, where it must make the pod's claim";
+    if (!problem.empty()) return Denied(r, {{Rule::kSetClaim, problem}}, problem, d.warnings);
+  }
   Answer a = Allowed(r, Answer::Outcome::kPatched, d.warnings, d.patch);
   a.log = ("patched " + Name(r) + ": " + d.reason).substr(0, kMaxLogBytes);
   return a;
@@ -177,14 +186,14 @@ Answer Validate(const Request& r, const Config& config, const Nodes& nodes) {
 
 }  // namespace
 
-Answer Review(Path path, std::string_view body, const Config& config, const Nodes& nodes) {
+Answer Review(Path path, std::string_view body, const Config& config, const Nodes& nodes, const MakeClaims& make) {
   std::string error;
   const auto review = ReadJson(body, error);
   if (!review) return Bad(error);
   Request request;
   error = ReadRequest(*review, request);
   if (!error.empty()) return Bad(error);
-  return path == Path::kMutate ? Mutate(request, config, nodes) : Validate(request, config, nodes);
+  return path == Path::kMutate ? Mutate(request, config, nodes, make) : Validate(request, config, nodes);
 }
 
 }  // namespace sluice::webhook

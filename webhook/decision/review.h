@@ -1,7 +1,9 @@
-// AdmissionReview v1: bytes in, an answer out. Pure, as the decision is.
+// AdmissionReview v1: bytes in, an answer out. Pure, as the decision is, but for the function that makes claims'
+// templates.
 #ifndef SLUICE_WEBHOOK_DECISION_REVIEW_H_
 #define SLUICE_WEBHOOK_DECISION_REVIEW_H_
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,7 +23,12 @@ struct Answer {
   std::string log;          // one line about the decision; empty: no line
 };
 
-Answer Review(Path path, std::string_view body, const Config& config, const Nodes& nodes);
+// Makes the templates of a pod's claims in its namespace. Returns an empty string, or why the pod must not be made.
+using MakeClaims = std::function<std::string(std::string_view name_space, const std::vector<ClaimTemplate>& templates)>;
+
+// `make` is called for a new pod whose shares are claims, unless the request is a dry run. Without it such pods are
+// denied.
+Answer Review(Path path, std::string_view body, const Config& config, const Nodes& nodes, const MakeClaims& make = {});
 
 }  // namespace sluice::webhook
 

@@ -9,6 +9,7 @@
 
 #include "webhook/decision/findings.h"
 #include "webhook/decision/requested_shares.h"
+#include "webhook/decision/share_claim.h"
 
 namespace sluice::webhook {
 
@@ -17,8 +18,10 @@ struct GrantedShare {
   const RequestedShare* requested;
   uint32_t percent;  // of each of `cards` GPUs; above 100: whole GPUs, and `cards` is 1
   uint32_t cards = 1;
-  bool is_computed = false;  // the webhook chose the units, not the user
-  bool is_resized = false;   // the pod comes back with a size that it got while it ran
+  bool is_computed = false;          // the webhook chose the units, not the user
+  bool is_resized = false;           // the pod comes back with a size that it got while it ran
+  ClaimTemplate claim = {};          // an empty name: the share is units
+  std::string size_annotation = {};  // the pod's claim needs this annotation beside those that it has; empty: none
   uint32_t Units() const { return percent * cards; }
 };
 

@@ -11,6 +11,7 @@
 #include "webhook/decision/marker.h"
 #include "webhook/decision/resize.h"
 #include "webhook/decision/resource_claim.h"
+#include "webhook/decision/share_claim.h"
 #include "webhook/decision/template_search.h"
 
 namespace sluice::webhook {
@@ -118,6 +119,7 @@ ValidationResult ValidateUpdate(const Json& old_pod, const Input& input, const R
   const bool is_left_alone = IsLeftAlone(old_pod) && IsLeftAlone(input.pod);
   const auto before = OwnAnnotations(old_pod, input.config.aliases);
   const auto after = OwnAnnotations(input.pod, input.config.aliases);
+  const bool is_claimed = HasOwnClaim(old_pod) && !input.off.test(static_cast<size_t>(Rule::kClaimOnly));
   bool needs_decision = false, is_resize = false;
   for (const std::string& annotation : Changed(before, after)) {
     const auto key = ParseOwnKey(annotation);
@@ -131,6 +133,12 @@ ValidationResult ValidateUpdate(const Json& old_pod, const Input& input, const R
       continue;
     }
     if (is_left_alone) continue;
+    if (is_claimed && key && (after.contains(annotation) || settings::Find(key->key) != nullptr)) {
+      out.denials.push_back(
+          {Rule::kClaimOnly, annotation + ": this pod's share is a ResourceClaim, whose settings annotations do not " +
+                                 "change while it runs; accepted: no change, `sluice set` on the node, or a new pod"});
+      continue;
+    }
     const settings::Key* known = key ? settings::Find(key->key) : nullptr;
     const bool is_size = IsSizeAnnotation(annotation, input.config.aliases);
     if (is_size && !after.contains(annotation) && !HasOtherSize(after, annotation, input.config.aliases)) {

@@ -59,7 +59,7 @@ HttpReply Service::Handle(Path path, std::string_view body) {
     config = config_;
     nodes = nodes_;
   }
-  Answer answer = Review(path, body, *config, *nodes);
+  Answer answer = Review(path, body, *config, *nodes, make_claims_);
   metrics_.CountReview(path, answer, std::chrono::steady_clock::now() - start);
   if (!answer.log.empty()) log_(answer.log);
   return {answer.status, std::move(answer.body),

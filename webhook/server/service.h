@@ -11,6 +11,7 @@
 #include "common/tls/key_pair.h"
 #include "common/tls/tls_context.h"
 #include "webhook/decision/nodes.h"
+#include "webhook/decision/review.h"
 #include "webhook/server/metrics.h"
 
 namespace sluice::webhook {
@@ -29,6 +30,9 @@ class Service {
   uint16_t port() const { return https_->port(); }
   uint16_t metrics_port() const { return plain_->port(); }
 
+  // For pods whose shares are claims. Call it before Start.
+  void SetClaimMaker(MakeClaims make) { make_claims_ = std::move(make); }
+
   // Later requests use the new value.
   void SetConfig(Config config);
   void SetNodes(Nodes nodes);
@@ -43,6 +47,7 @@ class Service {
   HttpReply Ready() const;
 
   std::function<void(const std::string&)> log_;
+  MakeClaims make_claims_;
   CertificateStore certificates_;
   TlsContext context_;
   Metrics metrics_;

@@ -82,6 +82,12 @@ affinity:
 {{- if or (eq (toString .Values.dra.enabled) "true") (and (eq (toString .Values.dra.enabled) "auto") $served) }}true{{ end -}}
 {{- end }}
 
+{{- /* "true" if the webhook makes claims of annotations. */ -}}
+{{- define "sluice.shareByClaims" -}}
+{{- $annotations := toString .Values.dra.annotations -}}
+{{- if or (eq $annotations "true") (and (eq $annotations "auto") (include "sluice.dra" .)) }}true{{ end -}}
+{{- end }}
+
 {{- /* "true" if the extender scores nodes for pods with claims. */ -}}
 {{- define "sluice.schedulerClaims" -}}
 {{- $claims := toString .Values.scheduler.claims -}}

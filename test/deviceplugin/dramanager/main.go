@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand"
 	"os"
 	"path/filepath"
@@ -55,21 +56,27 @@ type node struct {
 	process   *process
 	pods      map[types.UID]*v1.Pod
 	active    atomic.Pointer[[]*v1.Pod] // the same, for kubelet's own thread
+	coming    atomic.Pointer[[]*v1.Pod] // pods that have not started; see publish
 	shares    map[string]*share         // by the claim's name
 	unhealthy map[int]bool
 	counts    map[string]int
 	next      int
+	// The list of pods to come is made anew when this number is reached.
+	comingFrom int
 }
 
 func (n *node) fail(format string, args ...any) {
 	log, _ := os.ReadFile(n.path("driver.log"))
-	if len(log) > 8000 {
-		log = log[len(log)-8000:]
+	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+	if len(lines) > 30 {
+		lines = lines[len(lines)-30:]
 	}
-	// The driver's log goes first: the last error alone explains little.
-	fmt.Fprintf(os.Stderr, "%s\nFAILED (seed %d): %s\n", log, *seed, fmt.Sprintf(format, args...))
+	// The reason is one line, and the last one, so that the end of a long log shows it.
+	reason := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
 	n.process.kill()
 	os.RemoveAll(n.dir)
+	fmt.Fprintf(os.Stderr, "the driver's last lines:\n%s\ncounts so far: %v\nFAILED (seed %d, step %d): %s\n",
+		strings.Join(lines, "\n"), n.counts, *seed, n.counts["steps"], reason)
 	os.Exit(1)
 }
 
@@ -148,10 +155,12 @@ func (n *node) allocate(gib, percent int) *share {
 	return s
 }
 
+func podUID(number int) types.UID { return types.UID(fmt.Sprintf("pod-uid-%d", number)) }
+
 func (n *node) pod(shares ...*share) *v1.Pod {
 	n.next++
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "team", Name: fmt.Sprintf("pod-%d", n.next), UID: types.UID(fmt.Sprintf("pod-uid-%d", n.next)),
+		Namespace: "team", Name: fmt.Sprintf("pod-%d", n.next), UID: podUID(n.next),
 	}}
 	container := v1.Container{Name: "main"}
 	for _, s := range shares {
@@ -170,13 +179,14 @@ func (n *node) pod(shares ...*share) *v1.Pod {
 }
 
 // reaching repeats a call, as kubelet's pod workers do, while the plugin watcher replaces the connection to a driver that
-// was restarted: it closes the old one up to seconds later. Any other error is the driver's.
-func (n *node) reaching(call func() error) {
+// was restarted: it closes the old one up to seconds later. Any other error is the driver's. It says whether a call failed.
+func (n *node) reaching(call func() error) (failed bool) {
 	n.await("kubelet's connection", func() error {
 		err := call()
 		if err == nil {
 			return nil
 		}
+		failed = true
 		for _, passing := range []string{"client connection is closing", "not registered", "is not usable", "connection error", "error reading from server"} {
 			if strings.Contains(err.Error(), passing) {
 				n.counts["reconnects"]++
@@ -186,6 +196,7 @@ func (n *node) reaching(call func() error) {
 		n.fail("%v", err)
 		return nil
 	})
+	return failed
 }
 
 func (n *node) prepare(pod *v1.Pod) {
@@ -207,7 +218,14 @@ func (n *node) prepare(pod *v1.Pod) {
 }
 
 func (n *node) end(pod *v1.Pod) {
-	n.reaching(func() error { return n.kubelet.dra.UnprepareResources(context.Background(), pod) })
+	failed := n.reaching(func() error { return n.kubelet.dra.UnprepareResources(context.Background(), pod) })
+	n.ended(pod, failed)
+}
+
+// ended updates the model. Where a call failed, kubelet's next one takes a claim from the other pods that use it: it has
+// dropped this pod's reference at the first call, and then counts the last other one as this pod's
+// (unprepareResources, Kubernetes 1.34 to 1.37). Those pods are then prepared anew, as a restart of kubelet does it.
+func (n *node) ended(pod *v1.Pod, failed bool) {
 	delete(n.pods, pod.UID)
 	n.publish()
 	for _, claim := range pod.Spec.ResourceClaims {
@@ -218,6 +236,17 @@ func (n *node) end(pod *v1.Pod) {
 		if s.users--; s.users == 0 {
 			n.api.remove(claim.Name)
 			delete(n.shares, claim.Name)
+		} else if failed {
+			n.counts["lost"]++
+			n.prepareUsers(claim.Name)
+		}
+	}
+}
+
+func (n *node) prepareUsers(claim string) {
+	for _, pod := range n.pods {
+		if slices.ContainsFunc(pod.Spec.ResourceClaims, func(c v1.PodResourceClaim) bool { return c.Name == claim }) {
+			n.prepare(pod)
 		}
 	}
 }
@@ -251,9 +280,18 @@ func (n *node) any() *v1.Pod {
 
 // endAny waits until kubelet reaches the driver.
 func (n *node) endAny() {
-	pod := n.any()
-	n.await("a pod's end", func() error { return n.kubelet.dra.UnprepareResources(context.Background(), pod) })
-	n.end(pod)
+	pod, failed := n.any(), false
+	n.await("a pod's end", func() error {
+		err := n.kubelet.dra.UnprepareResources(context.Background(), pod)
+		failed = failed || err != nil
+		return err
+	})
+	n.ended(pod, failed)
+}
+
+// without lists the elements of a that are not in b.
+func without(a, b []string) []string {
+	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return slices.Contains(b, s) })
 }
 
 // check compares the driver's files with the model.
@@ -285,7 +323,7 @@ func (n *node) check() {
 	}
 	sort.Strings(want)
 	if !slices.Equal(have, want) {
-		n.fail("folders %v, claims %v", have, want)
+		n.fail("folders without a claim: %v; claims without a folder: %v", without(have, want), without(want, have))
 	}
 	for uuid := range gib {
 		if gib[uuid] > cardGiB || percent[uuid] > 100 {
@@ -344,6 +382,7 @@ func (n *node) startPod() {
 }
 
 func (n *node) step() {
+	n.counts["steps"]++
 	switch act := n.random.Intn(1000); {
 	case act < 500 || len(n.pods) == 0:
 		n.startPod()
@@ -396,8 +435,11 @@ func (n *node) step() {
 
 func main() {
 	flag.Parse()
-	klog.InitFlags(nil)
-	klog.LogToStderr(false)
+	// Kubelet's own messages would hide a failure. klog writes errors to stderr, whatever its output is.
+	klogFlags := flag.NewFlagSet("klog", flag.PanicOnError)
+	klog.InitFlags(klogFlags)
+	klogFlags.Parse([]string{"-logtostderr=false", "-stderrthreshold=FATAL"})
+	klog.SetOutput(io.Discard)
 	dir, err := os.MkdirTemp("", "dram")
 	if err != nil {
 		panic(err)
@@ -421,11 +463,25 @@ func main() {
 	}
 	n.check()
 	n.process.terminate()
+	delete(n.counts, "steps")
 	fmt.Println("ok:", *steps, "steps", n.counts)
 }
 
-// publish tells kubelet which pods are active: those that it does not know lose their claims after a minute.
+// comingPods are more than can start while kubelet's thread waits for a core.
+const comingPods = 2000
+
+// publish tells kubelet which pods are active: others lose their claims, at its start and once a minute. Kubelet reads the
+// list first and its claims later. A pod that started in between would lose its claims, too, so that pods to come are in the
+// list.
 func (n *node) publish() {
+	if n.next >= n.comingFrom {
+		n.comingFrom = n.next + comingPods
+		coming := make([]*v1.Pod, 0, 2*comingPods)
+		for i := n.next + 1; i <= n.comingFrom+comingPods; i++ {
+			coming = append(coming, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", UID: podUID(i)}})
+		}
+		n.coming.Store(&coming)
+	}
 	out := make([]*v1.Pod, 0, len(n.pods))
 	for _, pod := range n.pods {
 		out = append(out, pod)

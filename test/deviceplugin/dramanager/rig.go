@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -172,7 +173,7 @@ func (n *node) restartKubelet() {
 	getNode := reflect.MakeFunc(kind, func([]reflect.Value) []reflect.Value {
 		return []reflect.Value{object, reflect.Zero(kind.Out(1))}
 	}).Interface().(dra.GetNodeFunc)
-	n.must(manager.Start(ctx, func() []*v1.Pod { return *n.active.Load() }, getNode, ready{}))
+	n.must(manager.Start(ctx, func() []*v1.Pod { return slices.Concat(*n.coming.Load(), *n.active.Load()) }, getNode, ready{}))
 	watcher := pluginmanager.NewPluginManager(n.path("kubelet/plugins_registry"), &record.FakeRecorder{})
 	watcher.AddHandler(registerapi.DRAPlugin, manager.GetWatcherHandler())
 	switch w := any(watcher).(type) {
