@@ -69,6 +69,18 @@ absl::StatusOr<ClaimFacts> KubeBinder::GetClaim(const std::string& key) {
   return ReadClaim(*claim);
 }
 
+absl::Status KubeBinder::Annotate(const PodFacts& pod, const std::string& annotation, const std::string& value) {
+  // The API server refuses a patch that would change the uid: a new pod of the same name keeps its annotations. Through
+  // pods/status, as the agent writes its own: on pods, sluice's webhook denies everybody this annotation.
+  const kube::Json patch = {
+      {"metadata",
+       {{"uid", pod.uid}, {"annotations", {{annotation, value.empty() ? kube::Json() : kube::Json(value)}}}}}};
+  return client_
+      .Patch(absl::StrCat("/api/v1/namespaces/", pod.name_space, "/pods/", pod.name, "/status"), patch,
+             kube::PatchType::kMerge)
+      .status();
+}
+
 class KubeFeed::Impl {
  public:
   Impl(const kube::ClientConfig& config, ClusterState& cluster, ClaimState* claims)
