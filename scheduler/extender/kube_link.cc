@@ -75,10 +75,11 @@ absl::Status KubeBinder::Annotate(const PodFacts& pod, const std::string& annota
   const kube::Json patch = {
       {"metadata",
        {{"uid", pod.uid}, {"annotations", {{annotation, value.empty() ? kube::Json() : kube::Json(value)}}}}}};
-  return client_
-      .Patch(absl::StrCat("/api/v1/namespaces/", pod.name_space, "/pods/", pod.name, "/status"), patch,
-             kube::PatchType::kMerge)
-      .status();
+  const std::string path = absl::StrCat("/api/v1/namespaces/", pod.name_space, "/pods/", pod.name, "/status");
+  absl::Status status = client_.Patch(path, patch, kube::PatchType::kMerge).status();
+  // Twice is as once, and the API server closes connections that were idle.
+  if (absl::IsUnavailable(status)) status = client_.Patch(path, patch, kube::PatchType::kMerge).status();
+  return status;
 }
 
 class KubeFeed::Impl {
