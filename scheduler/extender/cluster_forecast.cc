@@ -51,8 +51,7 @@ absl::StatusOr<ContainerCards> ClusterState::Foresee(const PodFacts& pod, const 
     }
   }
   RefreshPolicy();
-  const auto packing =
-      PackPod(free, *chains, {.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib}, *policy_);
+  const auto packing = PackPod(free, *chains, {.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib}, *policy_);
   if (const auto* why = std::get_if<PackingFailure>(&packing)) {
     return absl::FailedPreconditionError(absl::StrCat("node ", node, ": ", RefusalReasons::Text(*why)));
   }

@@ -299,12 +299,12 @@ void ClusterState::ReleaseLocked(const std::string& uid) {
 }
 
 // Drops the reservation of a pod that was fetched for its bind and deleted while no watch ran: no event will report it.
-// Drops promises, too, that their scheduler did not keep.
+// Drops reservations, too, whose scheduler did not bind the pod.
 void ClusterState::ExpireReservations() {
   std::vector<std::string> lost;
   for (const auto& [uid, reserved] : reserved_) {
     if (now_() - reserved.at < kMaxUnseenReservation) continue;
-    if (!pods_.contains(uid) || reserved.binding == Binding::kPromised) lost.push_back(uid);
+    if (!pods_.contains(uid) || reserved.binding == Binding::kForeign) lost.push_back(uid);
   }
   for (const std::string& uid : lost) ReleaseLocked(uid);
 }

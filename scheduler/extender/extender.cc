@@ -70,7 +70,7 @@ Reply Extender::Filter(const std::string& body) {
 bool Extender::MayBePlaced(const PodFacts& pod) {
   const Binding binding = cluster_.BindingOf(pod.uid);
   if (binding == Binding::kNone) return true;
-  if (binding != Binding::kUnknown && binding != Binding::kPromised) return false;
+  if (binding != Binding::kUnknown && binding != Binding::kForeign) return false;
   absl::StatusOr<PodFacts> now = binder_.Get(pod.name_space, pod.name);
   if (!now.ok() && !absl::IsNotFound(now.status())) return false;
   if (now.ok() && now->uid == pod.uid && !now->node.empty()) {
@@ -177,7 +177,7 @@ std::string Extender::Metrics() const {
     gauge("sluice_extender_allocated_claims", "ResourceClaims that hold a GPU.", claims.allocated_claims);
   }
   constexpr const char* kNames[kCalls] = {"filter", "prioritize",        "prioritize-any",
-                                           "bind",   "volcano-predicate", "volcano-allocate"};
+                                          "bind",   "volcano-predicate", "volcano-allocate"};
   const MutexLock lock(counts_mutex_);
   absl::StrAppend(&text, "# HELP sluice_extender_calls_total Calls by the scheduler.\n",
                   "# TYPE sluice_extender_calls_total counter\n");

@@ -71,7 +71,7 @@ absl::StatusOr<ClaimFacts> KubeBinder::GetClaim(const std::string& key) {
 
 absl::Status KubeBinder::Annotate(const PodFacts& pod, const std::string& annotation, const std::string& value) {
   // The API server refuses a patch that would change the uid: a new pod of the same name keeps its annotations. Through
-  // pods/status, as the agent writes its own: on pods, sluice's webhook denies everybody this annotation.
+  // pods/status, as the agent writes its own: on pods, the webhook denies this annotation to every user.
   const kube::Json patch = {
       {"metadata",
        {{"uid", pod.uid}, {"annotations", {{annotation, value.empty() ? kube::Json() : kube::Json(value)}}}}}};

@@ -25,9 +25,7 @@ Reply BadRequest(const std::string& why) { return {400, Json{{"errorMessage", wh
 Reply Fits() { return {200, R"({"status":"","code":0})"}; }
 Reply FitsNot(const std::string& why, int code) { return {200, Json{{"status", why}, {"code", code}}.dump()}; }
 
-Reply Answer(const absl::Status& status) {
-  return {200, Json{{"errorMessage", std::string(status.message())}}.dump()};
-}
+Reply Answer(const absl::Status& status) { return {200, Json{{"errorMessage", std::string(status.message())}}.dump()}; }
 
 std::string Text(const Json& object, const char* name) {
   const auto found = object.find(name);
@@ -110,7 +108,7 @@ absl::Status VolcanoCalls::AllocateTask(const Task& task) {
     return absl::OkStatus();
   }
   if (task.node.empty()) return absl::InvalidArgumentError("task has no NodeName");
-  return task.status == kPipelined ? Expect(*pod, task.node) : Promise(*pod, task);
+  return task.status == kPipelined ? Expect(*pod, task.node) : ReserveFor(*pod, task);
 }
 
 absl::Status VolcanoCalls::Expect(const PodFacts& pod, const std::string& node) {
@@ -130,7 +128,7 @@ absl::Status VolcanoCalls::Expect(const PodFacts& pod, const std::string& node) 
   return absl::OkStatus();
 }
 
-absl::Status VolcanoCalls::Promise(const PodFacts& pod, const Task& task) {
+absl::Status VolcanoCalls::ReserveFor(const PodFacts& pod, const Task& task) {
   if (!extender_.MayBePlaced(pod)) {
     return absl::FailedPreconditionError(absl::StrCat("pod ", pod.FullName(), ": a binding of it is under way"));
   }
@@ -150,7 +148,7 @@ absl::Status VolcanoCalls::Promise(const PodFacts& pod, const Task& task) {
     cluster.Release(pod.uid);
     return status;
   }
-  cluster.Report(pod.uid, Binding::kPromised);
+  cluster.Report(pod.uid, Binding::kForeign);
   return absl::OkStatus();
 }
 
@@ -163,7 +161,7 @@ Reply VolcanoCalls::Deallocate(const std::string& body) {
   if (expected_.erase(task->uid) > 0) return Answer(absl::OkStatus());
   if (pod && !pod->node.empty()) {
     if (!pod->containers.empty()) leaving_.insert(task->uid);
-  } else if (cluster.BindingOf(task->uid) == Binding::kPromised) {
+  } else if (cluster.BindingOf(task->uid) == Binding::kForeign) {
     cluster.Release(task->uid);
   }
   return Answer(absl::OkStatus());

@@ -1,8 +1,8 @@
 // Answers Volcano's scheduler plugin `extender`, so that Volcano places shares of GPUs on cards that have room.
 //
 // Volcano decides in sessions: it allocates pods in memory, gives all of a gang's back if the gang does not fit, and
-// binds what is left by itself. So cards are reserved at `allocate`, and freed at `deallocate`. The pod gets the cards as
-// its annotation before Volcano binds it.
+// binds what is left by itself. So cards are reserved at `allocate`, and freed at `deallocate`. The pod gets the cards
+// as its annotation before Volcano binds it.
 #ifndef SLUICE_SCHEDULER_EXTENDER_VOLCANO_H_
 #define SLUICE_SCHEDULER_EXTENDER_VOLCANO_H_
 
@@ -35,11 +35,11 @@ class VolcanoCalls {
   absl::Status AllocateTask(const Task& task);
   // The pod waits for units that evicted pods hold: nothing is reserved yet.
   absl::Status Expect(const PodFacts& pod, const std::string& node);
-  absl::Status Promise(const PodFacts& pod, const Task& task);
+  absl::Status ReserveFor(const PodFacts& pod, const Task& task);
 
   Extender& extender_;
   Mutex mutex_;
-  std::set<std::string> leaving_ SLUICE_GUARDED_BY(mutex_);              // uids of bound pods that Volcano evicts
+  std::set<std::string> leaving_ SLUICE_GUARDED_BY(mutex_);             // uids of bound pods that Volcano evicts
   std::map<std::string, PodFacts> expected_ SLUICE_GUARDED_BY(mutex_);  // by uid, with node and cards; of this session
 };
 

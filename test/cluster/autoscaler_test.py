@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Node autoscalers on the real control plane: Karpenter and cluster-autoscaler make simulated nodes for shares.
 
-They run beside the cluster, as programs, and kwok keeps their nodes ready. Instance type and template are those of
-docs/operate/queues.md. cluster-autoscaler is not fetched here: SLUICE_CLUSTER_AUTOSCALER names the program of a release.
+They run beside the cluster, as programs, and kwok keeps their nodes ready. Instance type and template stand in
+docs/operate/queues.md. cluster-autoscaler is not fetched here: SLUICE_CLUSTER_AUTOSCALER names a release's program.
 """
 
 import json
@@ -266,7 +266,12 @@ class ClusterAutoscaler(Rig):
         command = [
             *(PROGRAM, "--kubeconfig", os.environ["KUBECONFIG"], "--cloud-provider=kwok", "--namespace=kube-system"),
             *("--leader-elect=false", "--scan-interval=2s", "--address=127.0.0.1:18085", "--v=2"),
-            *("--scale-down-unneeded-time=4s", "--scale-down-delay-after-add=4s", "--write-status-configmap=false"),
+            *(
+                "--scale-down-unneeded-time=4s",
+                "--scale-down-delay-after-add=4s",
+                "--unremovable-node-recheck-timeout=4s",
+            ),
+            "--write-status-configmap=false",
             "--record-duplicated-events=true",
         ]
         cls.programs.append(cls.program("cluster-autoscaler", command, more))

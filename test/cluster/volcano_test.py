@@ -147,8 +147,7 @@ class Volcano(Rig):
         self.job("three", "0.6", replicas=3)
         p.wait(60, "the gang's pods", lambda: len(self.pods("three")) == 3)
         self.stays(three=0)
-        # Nothing is held for it: pods of the chart's scheduler take both cards. (Volcano itself counts a gang that waits
-        # against its queue, so that a second Job would not be let in.)
+        # Nothing is held for it: pods of the chart's scheduler take both cards.
         for name in ("one", "other"):
             p.apply(p.idle_pod(name, {"sluice.dev/gpu-fraction": "0.6"}), SPACE)
         for name in ("one", "other"):

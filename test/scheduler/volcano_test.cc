@@ -31,7 +31,8 @@ class VolcanoSetup : public ExtenderSetup {
   // Empty: it fits.
   std::string Predicate(const std::string& name, const std::string& node, int* code = nullptr) {
     const Json tasks = {{"uid-other", {{"Name", "other"}, {"Pod", MakePod("other", 60)}}}};
-    const Json body = {{"task", Task(name)}, {"node", {{"Tasks", tasks}, {"Name", node}, {"Node", {{"kind", "Node"}}}}}};
+    const Json body = {{"task", Task(name)},
+                       {"node", {{"Tasks", tasks}, {"Name", node}, {"Node", {{"kind", "Node"}}}}}};
     const Json reply = Json::parse(calls.Predicate(body.dump()).body);
     if (code != nullptr) *code = reply.at("code");
     return reply.at("status");
@@ -82,7 +83,8 @@ TEST_CASE("volcano: a node whose sum suffices and whose cards do not is refused,
         std::string::npos);
 }
 
-TEST_CASE("volcano: a gang's pods take different cards within one session, each with its annotation before it is bound") {
+TEST_CASE(
+    "volcano: a gang's pods take different cards within one session, each with its annotation before it is bound") {
   VolcanoSetup setup{MakeNode("a", {100, 100})};
   for (const char* name : {"p", "q", "r"}) setup.Pending(name, 60);
   for (const char* name : {"p", "q"}) {
@@ -135,7 +137,7 @@ TEST_CASE("volcano: the cards of an earlier session never come back with Volcano
   CHECK(setup.cluster.Figures().free_cards == 0.8);
 }
 
-TEST_CASE("volcano: nothing is promised without the annotation") {
+TEST_CASE("volcano: nothing is reserved without the annotation") {
   VolcanoSetup setup{MakeNode("a", {100})};
   setup.Pending("p", 60);
   setup.binder.answer = absl::PermissionDeniedError("forbidden");
@@ -162,7 +164,7 @@ TEST_CASE("volcano: a pod is allocated once, until Volcano gives it back or fail
   CHECK(setup.cluster.Figures().free_cards == 1.4);
 }
 
-TEST_CASE("volcano: a promise that is not kept ends after a minute") {
+TEST_CASE("volcano: a reservation ends after a minute without a Binding") {
   const auto policies = *PolicyRefresher::Make("best-fit");
   ClusterState::Clock::time_point now{};
   ClusterState cluster(*policies, [&now] { return now; });
