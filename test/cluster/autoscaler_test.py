@@ -320,9 +320,12 @@ class ClusterAutoscaler(Rig):
             self.assertEqual((self.made(), self.told("waits", "TriggeredScaleUp")), ([], []))
             time.sleep(1)
         self.nothing_comes()
-        # It works: a pod for which the sum does not suffice brings a node.
-        self.share("more", "0.9")
-        p.wait(90, "a node", self.made)
+        # The page's placeholder: the sum does not suffice for it.
+        self.share("placeholder", "0.9")
+        name = p.wait(90, "a node", self.made)[0]["metadata"]["name"]
+        self.publish(name)
+        self.running("waits")
+        self.assertEqual(p.get("-n", SPACE, "pod", "waits")["spec"]["nodeName"], name)
 
 
 def units(node):

@@ -245,6 +245,22 @@ class Volcano(Rig):
         self.stays(15, **{"low-0": 1, "low-1": 1, "kept-0": 1, "kept-1": 1, "high": 0})
         self.assertEqual(uids(), before)
 
+    def test_the_extender_may_write_the_cards_of_waiting_pods_alone(self):
+        account = f"--as=system:serviceaccount:{p.SPACE}:sluice-scheduler"
+
+        def written(pod, **annotations):
+            change = json.dumps({"metadata": {"annotations": annotations}})
+            options = ("--subresource=status", "--type=merge", account, "-p", change)
+            return p.run("kubectl", "-n", SPACE, "patch", "pod", pod, *options, check=False).stderr
+
+        cards = {"sluice.dev/placement": "{}"}
+        p.apply(p.idle_pod("runs", {}), SPACE)
+        p.wait(60, "runs to run", lambda: p.phase("runs", SPACE) == "Running")
+        p.apply(p.idle_pod("waits", {}, schedulerName="nobody"), SPACE)
+        self.assertEqual(written("waits", **cards), "")
+        self.assertIn("only pods that wait for a node", written("runs", **cards))
+        self.assertIn("nothing of a pod but its annotation", written("waits", **cards, other="x"))
+
 
 @unittest.skipIf(v.folder()[0] is None, v.folder()[1])
 class CardsUnseen(Rig):
