@@ -173,8 +173,8 @@ class Volcano(Rig):
         self.becomes("large-1", 1)
         self.job("wants", "0.5")
         p.wait(60, "the pod", lambda: self.pods("wants"))
-        said = lambda: [e["message"] for e in p.get("-n", SPACE, "events")["items"] if "no single card" in e["message"]]
-        self.assertIn("no single card has 50 units free, the largest has 40", p.wait(60, "the reason", said)[0])
+        reason = "no single card has 50 units free, the largest has 40"
+        p.wait(60, "the reason", lambda: [e for e in p.get("-n", SPACE, "events")["items"] if reason in e["message"]])
         line = lambda: [x for x in p.plugin("doctor", check=False).stdout.splitlines() if "no card fits" in x]
         self.assertIn("the sum fits, no card fits: 1 pod", p.wait(60, "doctor's line", line)[0])
         self.stays(wants=0)
@@ -248,15 +248,18 @@ class Volcano(Rig):
     def test_the_extender_may_write_the_cards_of_waiting_pods_alone(self):
         account = f"--as=system:serviceaccount:{p.SPACE}:sluice-scheduler"
 
-        def written(pod, **annotations):
-            change = json.dumps({"metadata": {"annotations": annotations}})
-            options = ("--subresource=status", "--type=merge", account, "-p", change)
-            return p.run("kubectl", "-n", SPACE, "patch", "pod", pod, *options, check=False).stderr
+        def written(name, **annotations):
+            pod = p.get("-n", SPACE, "pod", name)
+            pod["metadata"].setdefault("annotations", {}).update(annotations)
+            path = f"/api/v1/namespaces/{SPACE}/pods/{name}/status"
+            return p.run(
+                "kubectl", account, "replace", "--raw", path, "-f", "-", text=json.dumps(pod), check=False
+            ).stderr
 
         cards = {"sluice.dev/placement": "{}"}
         p.apply(p.idle_pod("runs", {}), SPACE)
         p.wait(60, "runs to run", lambda: p.phase("runs", SPACE) == "Running")
-        p.apply(p.idle_pod("waits", {}, schedulerName="nobody"), SPACE)
+        p.apply(p.idle_pod("waits", {}, schedulerName="no-scheduler"), SPACE)
         self.assertEqual(written("waits", **cards), "")
         self.assertIn("only pods that wait for a node", written("runs", **cards))
         self.assertIn("nothing of a pod but its annotation", written("waits", **cards, other="x"))
