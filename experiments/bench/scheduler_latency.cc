@@ -28,6 +28,7 @@ class InstantBinder : public Binder {
   }
   absl::StatusOr<PodFacts> Get(const std::string&, const std::string&) override { return absl::NotFoundError("none"); }
   absl::StatusOr<ClaimFacts> GetClaim(const std::string&) override { return absl::NotFoundError("none"); }
+  absl::Status Annotate(const PodFacts&, const std::string&, const std::string&) override { return absl::OkStatus(); }
 };
 
 double At(std::vector<double> values, double part) {

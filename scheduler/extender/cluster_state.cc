@@ -255,12 +255,9 @@ absl::StatusOr<ContainerCards> ClusterState::Reserve(const PodFacts& pod, const 
   }
   const auto chains = ChainsOf(pod.containers);
   if (!chains.ok()) return chains.status();
-  NodeEntry* const found = Find(node);
-  if (found == nullptr || !found->exists) {
-    return absl::FailedPreconditionError(absl::StrCat("node ", node, ": the node is gone"));
-  }
-  NodeEntry& entry = *found;
-  if (!entry.problem.empty()) return absl::FailedPreconditionError(absl::StrCat("node ", node, ": ", entry.problem));
+  const auto found = EntryWithCards(node);
+  if (!found.ok()) return found.status();
+  NodeEntry& entry = **found;
   if (const std::string blocker = entry.ledger.FindBlocker(*chains); !blocker.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("node ", node, ": ", BlockedBy(blocker)));
   }
@@ -269,12 +266,7 @@ absl::StatusOr<ContainerCards> ClusterState::Reserve(const PodFacts& pod, const 
   if (const auto* why = std::get_if<PackingFailure>(&pack_result)) {
     return absl::FailedPreconditionError(absl::StrCat("node ", node, ": ", RefusalReasons::Text(*why)));
   }
-  ContainerCards placement;
-  for (std::size_t c = 0; c < chains->size(); ++c) {
-    std::vector<std::string> cards;
-    for (int card : std::get<PodPacking>(pack_result).cards[c]) cards.push_back(entry.ledger.cards()[card].uuid);
-    for (int container : (*chains)[c].containers) placement[pod.containers[container].name] = cards;
-  }
+  ContainerCards placement = PlacementOf(entry, pod, *chains, std::get<PodPacking>(pack_result));
   PodFacts reserved = pod;
   reserved.node = node;
   reserved.placement = placement;
@@ -307,10 +299,12 @@ void ClusterState::ReleaseLocked(const std::string& uid) {
 }
 
 // Drops the reservation of a pod that was fetched for its bind and deleted while no watch ran: no event will report it.
+// Drops reservations, too, whose scheduler did not bind the pod.
 void ClusterState::ExpireReservations() {
   std::vector<std::string> lost;
   for (const auto& [uid, reserved] : reserved_) {
-    if (!pods_.contains(uid) && now_() - reserved.at >= kMaxUnseenReservation) lost.push_back(uid);
+    if (now_() - reserved.at < kMaxUnseenReservation) continue;
+    if (!pods_.contains(uid) || reserved.binding == Binding::kForeign) lost.push_back(uid);
   }
   for (const std::string& uid : lost) ReleaseLocked(uid);
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,7 +35,8 @@ struct FilterResult {
 };
 
 // The state of the Binding for which cards were reserved.
-enum class Binding { kNone, kUnderWay, kDone, kUnknown };
+// kForeign: another scheduler writes it, some time after it was told the cards.
+enum class Binding { kNone, kUnderWay, kDone, kUnknown, kForeign };
 
 struct ClusterFigures {
   int nodes = 0, nodes_without_cards = 0, cards = 0;
@@ -71,8 +73,12 @@ class ClusterState {
 
   // Reserves cards on this node for the pod; its binding is then under way. Error, with the reason: the pod does not
   // fit (any more), or it already has a reservation. The reservation lasts until Release, or until the watch shows the
-  // pod bound, ended or deleted. If no watch shows the pod, it lasts one minute.
+  // pod bound, ended or deleted. If no watch shows the pod, or the binding is foreign, it lasts one minute.
   absl::StatusOr<ContainerCards> Reserve(const PodFacts& pod, const std::string& node);
+  // The cards that the pod would get on this node once the pods of `leaving` (uids) have gone and those of `expected`
+  // hold their placements. Reserves nothing. Error: the reason why it does not fit then either.
+  absl::StatusOr<ContainerCards> Foresee(const PodFacts& pod, const std::string& node,
+                                         const std::set<std::string>& leaving, const std::vector<PodFacts>& expected);
   void Release(const std::string& uid);
   void Report(const std::string& uid, Binding outcome);
   // kNone once the watch shows the pod bound.
@@ -126,6 +132,10 @@ class ClusterState {
   NodeEntry* Find(std::string_view node) SLUICE_REQUIRES(mutex_);
   // Erases an entry that neither exists as a node nor holds a pod.
   void EraseIfUnused(const std::string& node) SLUICE_REQUIRES(mutex_);
+  // The node, if it exists and its cards are known.
+  absl::StatusOr<NodeEntry*> EntryWithCards(const std::string& node) SLUICE_REQUIRES(mutex_);
+  static ContainerCards PlacementOf(const NodeEntry& entry, const PodFacts& pod, const std::vector<Chain>& chains,
+                                    const PodPacking& packing);
   void RefreshPolicy() SLUICE_REQUIRES(mutex_);
   const PackResult& PackOn(NodeEntry& entry, const std::vector<Chain>& chains, const PodFacts& pod)
       SLUICE_REQUIRES(mutex_);

@@ -70,7 +70,7 @@ Reply Extender::Filter(const std::string& body) {
 bool Extender::MayBePlaced(const PodFacts& pod) {
   const Binding binding = cluster_.BindingOf(pod.uid);
   if (binding == Binding::kNone) return true;
-  if (binding != Binding::kUnknown) return false;
+  if (binding != Binding::kUnknown && binding != Binding::kForeign) return false;
   absl::StatusOr<PodFacts> now = binder_.Get(pod.name_space, pod.name);
   if (!now.ok() && !absl::IsNotFound(now.status())) return false;
   if (now.ok() && now->uid == pod.uid && !now->node.empty()) {
@@ -79,6 +79,16 @@ bool Extender::MayBePlaced(const PodFacts& pod) {
   }
   cluster_.Release(pod.uid);
   return true;
+}
+
+absl::StatusOr<PodFacts> Extender::KnownPod(const std::string& name_space, const std::string& name,
+                                            const std::string& uid) {
+  if (std::optional<PodFacts> known = cluster_.FindPod(uid)) return *std::move(known);
+  absl::StatusOr<PodFacts> fetched = binder_.Get(name_space, name);
+  if (fetched.ok() && fetched->uid != uid) {
+    return absl::NotFoundError(absl::StrCat("pod ", name_space, "/", name, " is another one now"));
+  }
+  return fetched;
 }
 
 Reply Extender::Prioritize(const std::string& body) {
@@ -124,14 +134,8 @@ Reply Extender::Bind(const std::string& body) {
 
 absl::Status Extender::BindPod(const std::string& name_space, const std::string& name, const std::string& uid,
                                const std::string& node) {
-  std::optional<PodFacts> pod = cluster_.FindPod(uid);
-  if (!pod) {
-    absl::StatusOr<PodFacts> fetched = binder_.Get(name_space, name);
-    if (!fetched.ok()) return fetched.status();
-    if (fetched->uid != uid)
-      return absl::NotFoundError(absl::StrCat("pod ", name_space, "/", name, " is another one now"));
-    pod = *std::move(fetched);
-  }
+  const absl::StatusOr<PodFacts> pod = KnownPod(name_space, name, uid);
+  if (!pod.ok()) return pod.status();
   if (!pod->node.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("pod ", pod->FullName(), " is bound to ", pod->node, " already"));
   }
@@ -172,7 +176,8 @@ std::string Extender::Metrics() const {
     gauge("sluice_extender_claim_free_gpus", "Free GPUs of these, parts of GPUs summed.", claims.free_cards);
     gauge("sluice_extender_allocated_claims", "ResourceClaims that hold a GPU.", claims.allocated_claims);
   }
-  constexpr const char* kNames[kCalls] = {"filter", "prioritize", "prioritize-any", "bind"};
+  constexpr const char* kNames[kCalls] = {"filter", "prioritize",        "prioritize-any",
+                                          "bind",   "volcano-predicate", "volcano-allocate"};
   const MutexLock lock(counts_mutex_);
   absl::StrAppend(&text, "# HELP sluice_extender_calls_total Calls by the scheduler.\n",
                   "# TYPE sluice_extender_calls_total counter\n");

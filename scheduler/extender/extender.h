@@ -26,6 +26,8 @@ class Binder {
   virtual absl::StatusOr<PodFacts> Get(const std::string& name_space, const std::string& name) = 0;
   // The same for a ResourceClaim. `key`: namespace/name.
   virtual absl::StatusOr<ClaimFacts> GetClaim(const std::string& key) = 0;
+  // Sets an annotation of the pod; an empty value takes it away. Error: it is as before, or not known.
+  virtual absl::Status Annotate(const PodFacts& pod, const std::string& annotation, const std::string& value) = 0;
 };
 
 struct Reply {
@@ -36,6 +38,8 @@ struct Reply {
 // Thread-safe.
 class Extender {
  public:
+  enum Call { kFilter, kPrioritize, kPrioritizeAny, kBind, kVolcanoPredicate, kVolcanoAllocate, kCalls };
+
   // Without `claims` no node is scored for pods by their claims. `other_pods`: nodes are scored for pods without GPUs.
   Extender(ClusterState& cluster, Binder& binder, ClaimState* claims = nullptr, bool other_pods = false)
       : cluster_(cluster), binder_(binder), claims_(claims), other_pods_(other_pods) {}
@@ -49,12 +53,17 @@ class Extender {
   // In Prometheus' text format.
   std::string Metrics() const;
 
- private:
-  enum Call { kFilter, kPrioritize, kPrioritizeAny, kBind, kCalls };
-  std::vector<int> ScoresForAny(const ExtenderArgs& args);
+  // For the calls of other schedulers (volcano.h).
   void Count(Call call, bool refused);
   // True: nothing is reserved for the pod (any more). False: it is bound, or may be.
   bool MayBePlaced(const PodFacts& pod);
+  // The pod as the watch or else the API server shows it. Error: there is none with this uid.
+  absl::StatusOr<PodFacts> KnownPod(const std::string& name_space, const std::string& name, const std::string& uid);
+  ClusterState& cluster() { return cluster_; }
+  Binder& binder() { return binder_; }
+
+ private:
+  std::vector<int> ScoresForAny(const ExtenderArgs& args);
   absl::Status BindPod(const std::string& name_space, const std::string& name, const std::string& uid,
                        const std::string& node);
 

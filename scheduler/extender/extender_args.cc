@@ -6,97 +6,29 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "scheduler/extender/json_scanner.h"
 
 namespace sluice::scheduler {
 namespace {
 
 using Json = nlohmann::json;
 
-bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
-// Walks over JSON without building a document: for a thousand names that costs more than all decisions about them.
-// Checks only the structure that it returns; its users parse the members' values.
-class Scanner {
- public:
-  explicit Scanner(std::string_view text) : text_(text) {}
-
-  // Skips white space and then the expected character. False: another character follows.
-  bool Consume(char expected) {
-    while (at_ < text_.size() && IsSpace(text_[at_])) ++at_;
-    if (at_ >= text_.size() || text_[at_] != expected) return false;
-    ++at_;
-    return true;
-  }
-
-  // A string without its quotes. Escapes are left as they are and set `escaped`.
-  std::optional<std::string_view> String(bool& escaped) {
-    if (!Consume('"')) return std::nullopt;
-    const std::size_t begin = at_;
-    for (; at_ < text_.size(); ++at_) {
-      const char c = text_[at_];
-      if (c == '"') return text_.substr(begin, at_++ - begin);
-      // Non-ASCII text is left to the full parser, which checks its UTF-8.
-      if (c == '\\' || static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x80) escaped = true;
-      if (c == '\\') ++at_;
-    }
-    return std::nullopt;
-  }
-
-  std::optional<std::string_view> Value() {
-    while (at_ < text_.size() && IsSpace(text_[at_])) ++at_;
-    const std::size_t begin = at_;
-    bool escaped = false;
-    for (int depth = 0; at_ < text_.size();) {
-      const char c = text_[at_];
-      if (c == '"') {
-        if (!String(escaped)) return std::nullopt;
-        if (depth == 0) break;
-        continue;
-      }
-      if (depth == 0 && (c == ',' || c == '}' || c == ']')) break;
-      ++at_;
-      if (c == '{' || c == '[') ++depth;
-      if ((c == '}' || c == ']') && --depth == 0) break;
-    }
-    if (at_ == begin) return std::nullopt;
-    return text_.substr(begin, at_ - begin);
-  }
-
-  bool AtEnd() {
-    while (at_ < text_.size() && IsSpace(text_[at_])) ++at_;
-    return at_ == text_.size();
-  }
-
- private:
-  std::string_view text_;
-  std::size_t at_ = 0;
-};
-
 struct Members {
   std::string_view pod, names;
 };
 
 std::optional<Members> FindMembers(std::string_view body) {
-  Scanner scanner(body);
   Members members;
-  if (!scanner.Consume('{')) return std::nullopt;
-  if (scanner.Consume('}')) return scanner.AtEnd() ? std::optional(members) : std::nullopt;
-  do {
-    bool escaped = false;
-    const auto key = scanner.String(escaped);
-    if (!key || !scanner.Consume(':')) return std::nullopt;
-    const auto value = scanner.Value();
-    if (!value) return std::nullopt;
-    if (*key == "Pod") members.pod = *value;
-    if (*key == "NodeNames") members.names = *value;
-  } while (scanner.Consume(','));
-  if (!scanner.Consume('}') || !scanner.AtEnd()) return std::nullopt;
-  return members;
+  const bool read = ForEachMember(body, [&members](std::string_view key, std::string_view value) {
+    if (key == "Pod") members.pod = value;
+    if (key == "NodeNames") members.names = value;
+  });
+  return read ? std::optional(members) : std::nullopt;
 }
 
 // The strings of an array. nullopt: not all are plain strings, use the full parser.
 std::optional<std::vector<std::string_view>> PlainNames(std::string_view text) {
-  Scanner scanner(text);
+  JsonScanner scanner(text);
   std::vector<std::string_view> names;
   if (!scanner.Consume('[')) return std::nullopt;
   if (scanner.Consume(']')) return names;

@@ -24,6 +24,9 @@ absl::Status Check(const ExtenderConfig& config, const std::string& name) {
   if (!config.metrics_listen.empty() && !ParseListenAddress(config.metrics_listen)) {
     return refuse("metricsListen", config.metrics_listen);
   }
+  if (!config.volcano_listen.empty() && !ParseListenAddress(config.volcano_listen)) {
+    return refuse("volcanoListen", config.volcano_listen);
+  }
   if (auto policy = MakePolicy(config.policy, {}, 100); !policy.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": ", policy.status().message()));
   }
@@ -60,6 +63,7 @@ absl::StatusOr<ExtenderConfig> ParseExtenderConfig(const std::string& yaml, cons
   ExtenderConfig config;
   const std::map<std::string, std::string*> fields = {{"listen", &config.listen},
                                                       {"metricsListen", &config.metrics_listen},
+                                                      {"volcanoListen", &config.volcano_listen},
                                                       {"policy", &config.policy},
                                                       {"kubeconfig", &config.kubeconfig}};
   try {

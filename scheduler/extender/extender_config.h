@@ -15,6 +15,7 @@ struct ExtenderConfig {
   std::string listen = "127.0.0.1:8889";  // address:port
   std::string policy = "look-ahead";
   std::string metrics_listen;  // address:port for GET only, reachable by others; empty: only `listen` serves GET
+  std::string volcano_listen;  // address:port for the calls of Volcano's scheduler; empty: they are not served
   bool claims = false;         // score nodes for pods with ResourceClaims, too; needs resource.k8s.io/v1
   bool other_pods = false;     // score nodes for pods without GPUs, so that these leave CPU and memory to free GPUs
   std::string kubeconfig;      // path; empty: the pod's service account

@@ -51,8 +51,9 @@ int Run(const ExtenderConfig& config, const std::string& config_file) {
   sluice::scheduler::Extender extender(cluster, binder, used_claims, config.other_pods);
   const auto calls = sluice::ParseListenAddress(config.listen);
   if (!calls) return Fail(absl::InvalidArgumentError("listen: '" + config.listen + "'"));  // checked by main
-  const auto server = sluice::scheduler::ExtenderServer::Start(
-      *calls, sluice::ParseListenAddress(config.metrics_listen), extender, cluster);
+  const auto server =
+      sluice::scheduler::ExtenderServer::Start(*calls, sluice::ParseListenAddress(config.metrics_listen), extender,
+                                               cluster, sluice::ParseListenAddress(config.volcano_listen));
   if (!server.ok()) return Fail(server.status());
   sluice::scheduler::KubeFeed feed(*link, cluster, used_claims);
   Log(LogLevel::kInfo, "listening",
@@ -88,7 +89,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("sluice-extender " SLUICE_VERSION));
   std::string config_file, listen, kubeconfig;
   bool check = false;
-  app.add_option("--config", config_file, "YAML: listen, metricsListen, policy, claims, otherPods, kubeconfig, log");
+  app.add_option("--config", config_file,
+                 "YAML: listen, metricsListen, volcanoListen, policy, claims, otherPods, kubeconfig, log");
   app.add_option("--listen", listen, "ADDRESS:PORT, [IPV6]:PORT or :PORT, instead of the file's");
   app.add_option("--kubeconfig", kubeconfig, "instead of the file's; without one, the pod's service account");
   app.add_flag("--check-config", check, "check the configuration and exit");

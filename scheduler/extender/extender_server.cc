@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "common/http/http_server.h"
+#include "scheduler/extender/volcano.h"
 
 namespace sluice::scheduler {
 
@@ -58,29 +59,50 @@ void ServeCalls(HttpServer& server, Extender& extender) {
   post("/bind", &Extender::Bind);
 }
 
+void ServeVolcano(HttpServer& server, VolcanoCalls& volcano) {
+  const auto post = [&](const char* path, Reply (VolcanoCalls::*call)(const std::string&)) {
+    server.Post(path, [&volcano, call](const HttpRequest& request) {
+      Reply reply = (volcano.*call)(request.body);
+      return HttpReply{reply.status, std::move(reply.body), "application/json"};
+    });
+  };
+  post("/predicate", &VolcanoCalls::Predicate);
+  post("/allocate", &VolcanoCalls::Allocate);
+  post("/deallocate", &VolcanoCalls::Deallocate);
+  post("/session-close", &VolcanoCalls::SessionClose);
+}
+
 }  // namespace
 
 class ExtenderServer::Impl {
  public:
-  Impl(const ListenAddress& calls_address, const std::optional<ListenAddress>& metrics_address)
-      : calls(ForCalls(calls_address)) {
+  Impl(Extender& extender, const ListenAddress& calls_address, const std::optional<ListenAddress>& metrics_address,
+       const std::optional<ListenAddress>& volcano_address)
+      : volcano_calls(extender), calls(ForCalls(calls_address)) {
     if (metrics_address) metrics.emplace(ForMetrics(*metrics_address));
+    if (volcano_address) volcano.emplace(ForCalls(*volcano_address));
   }
 
+  VolcanoCalls volcano_calls;
   HttpServer calls;
-  std::optional<HttpServer> metrics;
+  std::optional<HttpServer> metrics, volcano;
 };
 
 ExtenderServer::ExtenderServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-ExtenderServer::~ExtenderServer() { impl_->calls.Drain(kDrainGrace); }
+ExtenderServer::~ExtenderServer() {
+  impl_->calls.Drain(kDrainGrace);
+  if (impl_->volcano) impl_->volcano->Drain(kDrainGrace);
+}
 
 int ExtenderServer::port() const { return impl_->calls.port(); }
 int ExtenderServer::metrics_port() const { return impl_->metrics ? impl_->metrics->port() : 0; }
+int ExtenderServer::volcano_port() const { return impl_->volcano ? impl_->volcano->port() : 0; }
 
 absl::StatusOr<std::unique_ptr<ExtenderServer>> ExtenderServer::Start(const ListenAddress& calls,
                                                                       const std::optional<ListenAddress>& metrics,
-                                                                      Extender& extender, const ClusterState& cluster) {
-  auto impl = std::make_unique<Impl>(calls, metrics);
+                                                                      Extender& extender, const ClusterState& cluster,
+                                                                      const std::optional<ListenAddress>& volcano) {
+  auto impl = std::make_unique<Impl>(extender, calls, metrics, volcano);
   ServeCalls(impl->calls, extender);
   ServeProbesAndMetrics(impl->calls, extender, cluster);
   if (const std::string why = impl->calls.Start(); !why.empty()) return absl::UnavailableError("listen: " + why);
@@ -88,6 +110,12 @@ absl::StatusOr<std::unique_ptr<ExtenderServer>> ExtenderServer::Start(const List
     ServeProbesAndMetrics(*impl->metrics, extender, cluster);
     if (const std::string why = impl->metrics->Start(); !why.empty()) {
       return absl::UnavailableError("metricsListen: " + why);
+    }
+  }
+  if (impl->volcano) {
+    ServeVolcano(*impl->volcano, impl->volcano_calls);
+    if (const std::string why = impl->volcano->Start(); !why.empty()) {
+      return absl::UnavailableError("volcanoListen: " + why);
     }
   }
   return std::unique_ptr<ExtenderServer>(new ExtenderServer(std::move(impl)));

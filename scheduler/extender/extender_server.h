@@ -12,16 +12,19 @@
 namespace sluice::scheduler {
 
 // POST /filter, /prioritize, /bind; GET /healthz, /readyz (200 once the cluster has been read), /metrics. Bodies up to
-// 16 MiB. The second address may be reachable by others and answers GET only.
+// 16 MiB. The second address may be reachable by others and answers GET only. The third one answers Volcano's scheduler
+// alone: POST /predicate, /allocate, /deallocate, /session-close.
 class ExtenderServer {
  public:
   // Error: it cannot listen on an address.
   static absl::StatusOr<std::unique_ptr<ExtenderServer>> Start(const ListenAddress& calls,
                                                                const std::optional<ListenAddress>& metrics,
-                                                               Extender& extender, const ClusterState& cluster);
+                                                               Extender& extender, const ClusterState& cluster,
+                                                               const std::optional<ListenAddress>& volcano = {});
   ~ExtenderServer();  // answers the calls in flight
   int port() const;
   int metrics_port() const;  // 0: no second address
+  int volcano_port() const;  // 0: no third address
 
  private:
   class Impl;

@@ -69,6 +69,19 @@ absl::StatusOr<ClaimFacts> KubeBinder::GetClaim(const std::string& key) {
   return ReadClaim(*claim);
 }
 
+absl::Status KubeBinder::Annotate(const PodFacts& pod, const std::string& annotation, const std::string& value) {
+  // The API server refuses a patch that would change the uid: a new pod of the same name keeps its annotations. Through
+  // pods/status, as the agent writes its own: on pods, the webhook denies this annotation to every user.
+  const kube::Json patch = {
+      {"metadata",
+       {{"uid", pod.uid}, {"annotations", {{annotation, value.empty() ? kube::Json() : kube::Json(value)}}}}}};
+  const std::string path = absl::StrCat("/api/v1/namespaces/", pod.name_space, "/pods/", pod.name, "/status");
+  absl::Status status = client_.Patch(path, patch, kube::PatchType::kMerge).status();
+  // Twice is as once, and the API server closes connections that were idle.
+  if (absl::IsUnavailable(status)) status = client_.Patch(path, patch, kube::PatchType::kMerge).status();
+  return status;
+}
+
 class KubeFeed::Impl {
  public:
   Impl(const kube::ClientConfig& config, ClusterState& cluster, ClaimState* claims)

@@ -18,6 +18,7 @@ class KubeBinder : public Binder {
                     const std::map<std::string, std::string>& annotations) override;
   absl::StatusOr<PodFacts> Get(const std::string& name_space, const std::string& name) override;
   absl::StatusOr<ClaimFacts> GetClaim(const std::string& key) override;
+  absl::Status Annotate(const PodFacts& pod, const std::string& annotation, const std::string& value) override;
 
  private:
   kube::Client client_, reader_;

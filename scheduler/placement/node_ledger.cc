@@ -163,6 +163,29 @@ Node NodeLedger::Free() const {
   return node;
 }
 
+Node NodeLedger::FreeOnceGone(const std::set<std::string>& uids) const {
+  std::map<std::string, int> freed;
+  for (const std::string& uid : uids) {
+    const auto found = pods_.find(uid);
+    if (found == pods_.end()) continue;
+    const LivePod& pod = found->second;
+    for (std::size_t c = 0; c < pod.chains.size(); ++c) {
+      std::vector<std::string> cards;
+      if (pod.actual) {
+        cards = CardsOf(pod.chains[c], pod.containers, *pod.actual);
+      } else if (!pod.reserved.empty()) {
+        cards = pod.reserved[c];
+      }
+      for (const std::string& card : cards) freed[card] += pod.chains[c].UnitsPerCard();
+    }
+  }
+  Node node = Free();
+  for (std::size_t i = 0; i < cards_.size(); ++i) {
+    node.cards[i].free = std::min(kUnitsPerCard, node.cards[i].free + freed[cards_[i].uuid]);
+  }
+  return node;
+}
+
 void NodeLedger::ListWaiting() {
   waiting_.clear();
   for (const auto& [uid, pod] : pods_) {

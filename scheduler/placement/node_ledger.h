@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,8 @@ class NodeLedger {
   const std::vector<NodeCard>& cards() const { return cards_; }
   // Free units per card, in the order of cards(). Where two accounts differ, the smaller one. CPU and memory are unset.
   Node Free() const;
+  // The same once these pods have gone. A pod whose cards are not known frees none.
+  Node FreeOnceGone(const std::set<std::string>& uids) const;
   // The pod that kubelet must admit before a pod with these chains may be placed here; empty: none. The plugin could
   // not tell the requests of the two apart (see reservation_tracker.h).
   std::string FindBlocker(const std::vector<Chain>& chains) const;

@@ -115,6 +115,13 @@ CLUSTER = {
         "upgraded", more="--wait"
     ),
     "kubectl -n sluice-system get configmap sluice-scheduler -o jsonpath='{.data.fragment\\.yaml}'": Run("extenders:"),
+    "helm upgrade sluice charts/sluice -n sluice-system --reuse-values --set "
+    "scheduler.mode=own,scheduler.volcano.enabled=true": Run(
+        "upgraded", more="--set scheduler.image.repository=registry.example/kube-scheduler --wait --timeout 120s"
+    ),
+    "kubectl -n sluice-system get configmap sluice-scheduler -o jsonpath='{.data.volcano\\.yaml}'": Run(
+        "extender.urlPrefix"
+    ),
     "helm uninstall sluice -n sluice-system": Run("uninstalled", more="--wait"),
     "kubectl annotate nodes --all sluice.dev/gpus-": Run("annotated"),
     "kubectl delete namespace sluice-system": Run("deleted"),

@@ -107,7 +107,8 @@ TEST_CASE("configuration: unknown keys and wrong values are errors") {
   CHECK(error("metricsListen: 9404\n") ==
         std::string("c: metricsListen is \"9404\", accepted is ") + kListenAddressForms);
   CHECK(error("polcy: fgd\n") ==
-        "c:1: unknown key \"polcy\"; known are claims, log, otherPods, kubeconfig, listen, metricsListen, policy");
+        "c:1: unknown key \"polcy\"; known are claims, log, otherPods, kubeconfig, listen, metricsListen, policy, "
+        "volcanoListen");
   CHECK(ParseExtenderConfig("claims: true\n", "c")->claims);
   CHECK(ParseExtenderConfig("otherPods: true\n", "c")->other_pods);
   CHECK_FALSE((ParseExtenderConfig("", "c")->claims || ParseExtenderConfig("", "c")->other_pods));

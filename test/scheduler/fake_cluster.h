@@ -96,6 +96,17 @@ class FakeBinder : public Binder {
     return absl::NotFoundError("resourceclaims \"" + key + "\" not found");
   }
 
+  absl::Status Annotate(const PodFacts& pod, const std::string& annotation, const std::string& value) override {
+    const std::lock_guard lock(mutex_);
+    ++annotations_written;
+    if (!answer.ok()) return answer;
+    Json& object = pods_[pod.uid];
+    if (object.is_null()) return absl::NotFoundError("pods \"" + pod.name + "\" not found");
+    object["metadata"]["annotations"][annotation] = value;
+    if (value.empty()) object["metadata"]["annotations"].erase(annotation);
+    return absl::OkStatus();
+  }
+
   void Create(const Json& pod) {
     const std::lock_guard lock(mutex_);
     pods_[pod["metadata"]["uid"]] = pod;
@@ -124,6 +135,7 @@ class FakeBinder : public Binder {
   std::map<std::string, Json> claims;  // by namespace/name
   std::function<void()> before;
   absl::Status answer;
+  int annotations_written = 0;
   bool bind_anyway = false;  // binds and still returns `answer`: the response was lost
 
  private:

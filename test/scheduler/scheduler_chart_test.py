@@ -100,6 +100,61 @@ class Scheduler(unittest.TestCase):
         }
         self.assertEqual(bound, {"sluice-extender"})
 
+    def test_volcano_asks_the_extender(self):
+        on = "scheduler.volcano.enabled=true"
+        plain = render(OWN)
+        self.assertNotIn("volcanoListen", config_of(plain, "extender.yaml"))
+        self.assertFalse([o for o in plain if "volcano" in o["metadata"]["name"] or "places" in o["metadata"]["name"]])
+        objects = render(OWN, on, "scheduler.volcano.port=8800")
+        own = config_of(objects, "extender.yaml")
+        # The calls that bind pods stay where only the pod itself reaches them.
+        self.assertEqual((own["listen"], own["volcanoListen"]), ("127.0.0.1:8889", ":8800"))
+        extender = pod_of(one(objects, "Deployment", "sluice-scheduler"))["containers"][1]
+        self.assertIn({"name": "volcano", "containerPort": 8800}, extender["ports"])
+        service = one(objects, "Service", "sluice-volcano")
+        self.assertEqual(service["spec"]["ports"], [{"name": "volcano", "port": 8800, "targetPort": "volcano"}])
+        plugin = config_of(objects, "volcano.yaml")[0]
+        self.assertEqual(plugin["name"], "extender")
+        arguments = {k.removeprefix("extender."): v for k, v in plugin["arguments"].items()}
+        self.assertEqual(arguments["urlPrefix"], "http://sluice-volcano.sluice-system.svc:8800")
+        self.assertEqual(
+            {k: v for k, v in arguments.items() if k.endswith("Verb")},
+            {
+                "predicateVerb": "predicate",
+                "allocateFuncVerb": "allocate",
+                "deallocateFuncVerb": "deallocate",
+                "onSessionCloseVerb": "session-close",
+            },
+        )
+        self.assertEqual(arguments["managedResources"], ["sluice.dev/gpu-percent"])
+        self.assertIs(arguments["ignorable"], False)
+        role = one(objects, "ClusterRole", "sluice-extender")
+        self.assertIn({"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]}, role["rules"])
+        policy = one(objects, "ValidatingAdmissionPolicy", "sluice-extender-places")
+        self.assertIn(
+            "serviceaccount:sluice-system:sluice-scheduler", policy["spec"]["matchConditions"][0]["expression"]
+        )
+        rules = one(objects, "NetworkPolicy", "sluice-volcano")["spec"]["ingress"]
+        peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "volcano-system"}}}
+        self.assertEqual(rules[0], {"from": [peer], "ports": [{"protocol": "TCP", "port": "volcano"}]})
+        self.assertEqual(rules[1], {"ports": [{"protocol": "TCP", "port": "metrics"}]})
+        open_to_all = run(
+            "template", "sluice", CHART, "--set", f"{OWN},{on}", "--set-json", "scheduler.volcano.from=[]"
+        )
+        self.assertNotIn("kind: NetworkPolicy", open_to_all.stdout)
+
+    def test_volcano_needs_the_one_extender(self):
+        on = "scheduler.volcano.enabled=true"
+        for settings, words in {
+            (on,): "scheduler.volcano.enabled: needs scheduler.mode own, which is none",
+            (on, CLUSTER): "scheduler.volcano.enabled: needs scheduler.mode own, which is cluster",
+            (on, OWN, "scheduler.replicas=2"): "scheduler.replicas: 2 with scheduler.volcano.enabled; accepted: 1",
+            (on, OWN, "scheduler.volcano.port=8889"): "scheduler.port: 8889 is also scheduler.volcano.port",
+        }.items():
+            result = run("template", "sluice", CHART, "--set", ",".join(settings))
+            self.assertNotEqual(result.returncode, 0, settings)
+            self.assertIn(words, result.stderr)
+
     def test_claims_are_scored_where_the_driver_serves_the_nodes(self):
         for settings, wanted in (
             ((OWN,), False),

@@ -104,6 +104,7 @@ v1.34.4-gke.5). Argo CD gives major and minor alone, with or without v; each min
 {{- $control := list
   (list "kube-scheduler's" 10259) (list "kube-controller-manager's" 10257) (list "kube-apiserver's" 6443) (list "etcd's" 2379) (list "etcd's" 2380) -}}
 {{- if $v.webhook.hostNetwork }}{{ $webhook = concat $webhook $host $control }}{{ end -}}
+{{- if $v.scheduler.volcano.enabled }}{{ $scheduler = append $scheduler (list "scheduler.volcano.port" $v.scheduler.volcano.port) }}{{ end -}}
 {{- if eq $v.scheduler.mode "own" }}{{ $scheduler = append $scheduler (list "kube-scheduler's" 10259) }}{{ end -}}
 {{- if eq $v.scheduler.mode "cluster" -}}
 {{- $scheduler = concat $scheduler $host $control -}}
