@@ -2,7 +2,7 @@
 
 import sys
 
-from engine_rig import ALL_MODES, LARGE, MIB, SMALL, main, run, same, scenario, skip_if_sanitized, test
+from engine_rig import ALL_MODES, LARGE, MIB, SMALL, expect, main, run, same, scenario, skip_if_sanitized, test
 
 scenario("blocks", of="iterations_over_blocks", modes=ALL_MODES)
 scenario("churn", of="ranges_freed_and_reused", pressed=128 * MIB, modes=ALL_MODES)
@@ -38,6 +38,15 @@ scenario("host_sides_in_managed_memory", pressed=256 * MIB)
 scenario("textures_and_surfaces", pressed=256 * MIB)
 # Words of small blocks are device memory even in a small budget.
 scenario("stream_values_in_device_memory", pressed=96 * MIB, evicts=False)
+
+
+@test
+def allocations_answer_as_the_driver():
+    capture = {"SIMGPU_CAPTURE": "error"}
+    unhooked, *hooked = (run("allocations_answer_as_the_driver", budget, env=capture) for budget in (None, LARGE, SMALL))
+    expect("900 900\n" in unhooked.out, "the driver refuses", str(unhooked))
+    for outcome in hooked:
+        expect(outcome.out == unhooked.out, "results differ", f"{unhooked}\n{outcome}")
 
 
 @test

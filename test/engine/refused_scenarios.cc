@@ -224,6 +224,18 @@ SCENARIO(calls_after_a_lasting_error) {
   EXPECT(simgpu_now_ns() - from < 100'000'000);
 }
 
+// A capture whose stream is gone bars allocation, and the driver says so.
+SCENARIO(allocations_answer_as_the_driver) {
+  Card card;
+  CUstream s = card.Stream();
+  CUdeviceptr at = 0;
+  const CUdeviceptr block = Alloc(8 * kMiB);
+  OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK(cuMemsetD8Async(block, 1, 4096, s));
+  OK(cuStreamDestroy(s));
+  std::printf("%d %d\n", cuMemAlloc(&at, 300 * kMiB), cuMemAllocManaged(&at, 300 * kMiB, CU_MEM_ATTACH_GLOBAL));
+}
+
 // A free in the order of a stream that there is not, or that captures other memory, frees nothing.
 SCENARIO(frees_name_their_stream) {
   Card card;

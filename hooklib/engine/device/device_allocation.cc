@@ -25,6 +25,9 @@ using memory::kChunkBytes;
 namespace {
 // Rounded up, or added to other sizes, such a size would wrap.
 bool ExceedsAddressSpace(uint64_t bytes) { return bytes >> 56 != 0; }
+
+// Why the driver gave the thread's allocation no memory: its own answer is the application's.
+constinit thread_local CUresult t_driver_answer = CUDA_SUCCESS;
 }  // namespace
 
 uint64_t Device::HostAllowance() {
@@ -127,6 +130,7 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
   }
   if (result != CUDA_SUCCESS) {
     NoteAnswer(context->handle, result);
+    t_driver_answer = result;
     SLUICE_LOG(kDebug, "cuMemAllocManaged(%llu) gave %d", static_cast<unsigned long long>(size), result);
     return Refusal::kDriver;
   }
@@ -179,6 +183,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   const uint64_t size = ExceedsAddressSpace(bytes) ? 0 : memory::ArenaAllocator::SizeFor(bytes);
   Refusal refusal = Admit(bytes);
   const uint64_t charged = refusal == Refusal::kNone ? size : 0;
+  t_driver_answer = CUDA_SUCCESS;
   Context* context = ContextFor(handle);
   std::optional<memory::Va> va;
   bool is_unevictable = false;
@@ -198,9 +203,8 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   }
   if (!va || is_unevictable) ReleaseContainer(charged);  // the memory of an unevictable one is charged already
   if (!va) {
-    if (const CUresult failure = FailureOf(handle); failure != CUDA_SUCCESS) return failure;
     LogRefusal(refusal, bytes);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return refusal == Refusal::kDriver && t_driver_answer != CUDA_SUCCESS ? t_driver_answer : CUDA_ERROR_OUT_OF_MEMORY;
   }
   memory::Allocation allocation;
   allocation.bytes = bytes;
