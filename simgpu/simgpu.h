@@ -44,6 +44,8 @@ enum simgpu_kernel {
 /* Flags of simgpu_next_launch. */
 #define SIMGPU_KERNEL(kind) ((uint32_t)(kind) << 8)
 #define SIMGPU_MUST_BE_RESIDENT 1u /* a fault of this launch is misuse */
+/* The kernel ends with CUDA_ERROR_ILLEGAL_ADDRESS, which later calls of the process answer too. Not in graphs. */
+#define SIMGPU_ILLEGAL_ADDRESS 2u
 
 /* The next kernel launch made by this thread (or captured by it, or the next kernel node added) touches exactly these
  * ranges and runs for duration_ns, instead of its image's. The touches are copied. Returns 0. */

@@ -15,6 +15,7 @@
 #include "hooklib/engine/device/budget_follower.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/host_limits.h"
+#include "hooklib/engine/device/virtual_memory.h"
 #include "hooklib/engine/execute/own_thread.h"
 #include "hooklib/engine/observe/diagnostics.h"
 #include "hooklib/engine/observe/library_launches.h"
@@ -181,7 +182,7 @@ bool IsFreeInArena(CUdeviceptr pointer) {
     memory::Va base = 0;
     if (device->residency.chunks().InArena(pointer) && !device->live.Find(pointer, &base)) return true;
   }
-  return false;
+  return virtual_memory::IsUnmapped(pointer);
 }
 
 std::atomic<bool> g_several_devices_work{false};

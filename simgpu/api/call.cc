@@ -83,7 +83,7 @@ Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_na
   thread.now += host_ns;
   // Due operations are processed in batches, which cost less than a check in each call.
   if ((++thread.calls & 63) == 0) sim.CatchUp(lock);
-  if (d.sticky != CUDA_SUCCESS && kind != kNeedsNoInit) {
+  if (d.sticky != CUDA_SUCCESS && kind != kNeedsNoInit && kind != kAlways) {
     error = d.sticky;
     return;
   }

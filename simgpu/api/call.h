@@ -47,7 +47,8 @@ struct Driver {
 Driver& TheDriver();
 inline Simulator& Sim() { return TheSimulator(); }
 
-enum CallKind { kNormal, kUnsafeInCapture, kNeedsNoInit };
+// kAlways: also in a context that an error has ended.
+enum CallKind { kNormal, kUnsafeInCapture, kNeedsNoInit, kAlways };
 
 // SIMGPU_TRACE_CALLS=1: every call on stderr, to see a program's use of the driver.
 void TraceCall(const char* what, const char* detail);
@@ -100,6 +101,7 @@ bool Capturing(CUstream s);
 // Memory.
 Allocation* FindAllocation(CUdeviceptr p);
 bool IsPinned(uint64_t address);
+bool FindReservation(uint64_t address, uint64_t* base, uint64_t* size);  // cuMemAddressReserve's, mapped or not
 CUresult FreeNow(CUdeviceptr p);
 CUmemoryPool DefaultPool(int card);
 void FreeArray(CUarray array);
@@ -121,6 +123,7 @@ bool HasSymbol(const char* elf_name);  // in the simulated driver's version
   simgpu::Call call((host_ns), __func__, (kind)); \
   if (call.error != CUDA_SUCCESS) return call.error
 #define BEGIN(host_ns) BEGIN_KIND(host_ns, simgpu::kNormal)
+#define BEGIN_ALWAYS(host_ns) BEGIN_KIND(host_ns, simgpu::kAlways)
 #define BEGIN_UNSAFE(host_ns) BEGIN_KIND(host_ns, simgpu::kUnsafeInCapture)
 #define NEED(condition, error) \
   if (!(condition)) return (error)

@@ -124,7 +124,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice dev) {
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
-  BEGIN(500);
+  BEGIN_ALWAYS(500);
   NEED_CARD(dev);
   CUcontext c = TheDriver().primary[static_cast<size_t>(card)];
   NEED(c->retained > 0, CUDA_ERROR_INVALID_CONTEXT);
@@ -156,7 +156,7 @@ CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* flags, int* active) {
-  BEGIN(100);
+  BEGIN_ALWAYS(100);
   NEED_ARG(flags != nullptr && active != nullptr);
   NEED_CARD(dev);
   *flags = TheDriver().primary[static_cast<size_t>(card)]->flags;
@@ -179,7 +179,7 @@ CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams*, unsigned int flags, 
 }
 
 CUresult cuCtxDestroy_v2(CUcontext c) {
-  BEGIN(50000);
+  BEGIN_ALWAYS(50000);
   NEED(simgpu::ValidContext(c) && !c->primary && c->parent == nullptr, CUDA_ERROR_INVALID_CONTEXT);
   simgpu::DestroyContext(call, c);
   TheDriver().contexts.erase(c);
@@ -192,7 +192,7 @@ CUresult cuCtxDestroy_v2(CUcontext c) {
 CUresult cuCtxDestroy(CUcontext c) { return cuCtxDestroy_v2(c); }
 
 CUresult cuCtxPushCurrent_v2(CUcontext c) {
-  BEGIN(50);
+  BEGIN_ALWAYS(50);
   NEED(simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
   ThisState().contexts.push_back(c);
   return CUDA_SUCCESS;
@@ -200,7 +200,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext c) {
 CUresult cuCtxPushCurrent(CUcontext c) { return cuCtxPushCurrent_v2(c); }
 
 CUresult cuCtxPopCurrent_v2(CUcontext* out) {
-  BEGIN(50);
+  BEGIN_ALWAYS(50);
   auto& stack = ThisState().contexts;
   NEED(!stack.empty(), CUDA_ERROR_INVALID_CONTEXT);
   if (out != nullptr) *out = stack.back();
@@ -210,7 +210,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext* out) {
 CUresult cuCtxPopCurrent(CUcontext* out) { return cuCtxPopCurrent_v2(out); }
 
 CUresult cuCtxSetCurrent(CUcontext c) {
-  BEGIN(50);
+  BEGIN_ALWAYS(50);
   // An ended green context becomes current, and calls fail in it: as seen with driver 580.
   NEED(c == nullptr || simgpu::ValidContext(c) || simgpu::EndedGreen(c), CUDA_ERROR_INVALID_CONTEXT);
   auto& stack = ThisState().contexts;
@@ -220,14 +220,14 @@ CUresult cuCtxSetCurrent(CUcontext c) {
 }
 
 CUresult cuCtxGetCurrent(CUcontext* out) {
-  BEGIN(20);
+  BEGIN_ALWAYS(20);
   NEED_ARG(out != nullptr);
   *out = ThisState().contexts.empty() ? nullptr : ThisState().contexts.back();
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetDevice(CUdevice* dev) {
-  BEGIN(20);
+  BEGIN_ALWAYS(20);
   NEED_ARG(dev != nullptr);
   NEED_CONTEXT();
   *dev = simgpu::DeviceOf(context->card);

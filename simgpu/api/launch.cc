@@ -123,7 +123,12 @@ CUresult Launch(simgpu::Call& call, CUfunction f, const Shape& shape, CUstream s
   NEED_ARG(static_cast<uint64_t>(shape.bx) * shape.by * shape.bz <= 1024);
   Op* op = nullptr;
   if (!simgpu::Capturing(stream)) {
+    const bool fails = simgpu::ThisState().told && (simgpu::ThisState().flags & SIMGPU_ILLEGAL_ADDRESS) != 0;
     if (const CUresult r = simgpu::MakeKernelOp(f, params, extra, nullptr, &op, nullptr); r != CUDA_SUCCESS) return r;
+    const CUresult r = simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_KERNEL);
+    if (!fails || r != CUDA_SUCCESS) return r;
+    op = simgpu::Sim().NewOp(simgpu::OpKind::kAction);
+    op->action = [](void*, uint64_t) { simgpu::TheDriver().sticky = CUDA_ERROR_ILLEGAL_ADDRESS; };
     return simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_KERNEL);
   }
   auto copy = std::make_shared<SimKernelCall>();

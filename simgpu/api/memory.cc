@@ -107,9 +107,14 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
   if (p == 0) return CUDA_SUCCESS;
   Allocation* a = simgpu::FindAllocation(p);
   NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped && !a->is_freed);
-  // The driver waits for all work that might use it.
+  // The driver waits for all work that might use it; of a pool's memory it takes that for done (programming guide,
+  // stream-ordered memory allocator).
   Sim().CatchUp(call.lock);
-  Sim().WaitContext(call.lock, nullptr, a->card, "a device (cuMemFree)");
+  if (a->kind == MemoryKind::kPool) {
+    Sim().CheckIdle(p, a->size, simgpu::ThisThread().now, "freed");
+  } else {
+    Sim().WaitContext(call.lock, nullptr, a->card, "a device (cuMemFree)");
+  }
   return simgpu::FreeNow(p);
 }
 
@@ -202,6 +207,22 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   BEGIN(200);
   NEED_ARG(data != nullptr);
   Allocation* a = simgpu::FindAllocation(p);
+  // The range of a reserved address is its reservation, by the driver's manual; it has one where nothing is mapped.
+  if (uint64_t base = 0, size = 0; simgpu::FindReservation(p, &base, &size)) {
+    switch (attribute) {
+      case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *static_cast<CUdeviceptr*>(data) = base;
+        return CUDA_SUCCESS;
+      case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *static_cast<size_t*>(data) = size;
+        return CUDA_SUCCESS;
+      case CU_POINTER_ATTRIBUTE_MAPPED:
+        *static_cast<int*>(data) = a != nullptr;
+        return CUDA_SUCCESS;
+      default:
+        break;
+    }
+  }
   const bool host = a == nullptr && simgpu::IsPinned(p);
   NEED_ARG(a != nullptr || host);
   const bool managed = a != nullptr && a->kind == MemoryKind::kManaged;

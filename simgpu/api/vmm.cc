@@ -13,8 +13,8 @@ namespace {
 // A piece of physical memory (cuMemCreate). It can be mapped several times, and is freed with its last reference.
 struct PhysicalHandle {
   uint32_t magic = 0x50480001;
-  int references = 1;  // the handle's, one for each mapping
-  bool released = false;
+  int handles = 1;   // references that the program holds, to be released
+  int mappings = 0;  // and these keep it too
   uint64_t size = 0;
   int card = -1;  // -1: host
   CUmemAllocationProp props{};
@@ -39,14 +39,24 @@ std::map<std::pair<uint64_t, int>, unsigned long long>& Access() {
   return *all;
 }
 
-void Unreference(PhysicalHandle* h) {
-  if (--h->references > 0) return;
+void DeleteIfUnused(PhysicalHandle* h) {
+  if (h->handles > 0 || h->mappings > 0) return;
   if (h->card >= 0) Sim().GiveUnmanaged(h->card, h->size);
   Handles().erase(h);
   delete h;
 }
 
 }  // namespace
+
+bool simgpu::FindReservation(uint64_t address, uint64_t* base, uint64_t* size) {
+  auto it = Reservations().upper_bound(address);
+  if (it == Reservations().begin()) return false;
+  --it;
+  if (address - it->first >= it->second.size) return false;
+  *base = it->first;
+  *size = it->second.size;
+  return true;
+}
 
 extern "C" {
 
@@ -57,10 +67,14 @@ CUresult cuMemGetAllocationGranularity(size_t* out, const CUmemAllocationProp* p
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr* out, size_t size, size_t alignment, CUdeviceptr, unsigned long long flags) {
+CUresult cuMemAddressReserve(CUdeviceptr* out, size_t size, size_t alignment, CUdeviceptr hint,
+                             unsigned long long flags) {
   BEGIN(Sim().profile().vmm_map_ns / 4);
   NEED_ARG(out != nullptr && size != 0 && size % simgpu::kBlockBytes == 0 && flags == 0);
-  const uint64_t address = Sim().memory().Reserve(size, std::max<size_t>(alignment, simgpu::kBlockBytes));
+  // A hint that cannot be followed is no error.
+  const bool is_there = hint != 0 && hint % simgpu::kBlockBytes == 0 && Sim().memory().ReserveAt(hint, size);
+  const uint64_t address =
+      is_there ? hint : Sim().memory().Reserve(size, std::max<size_t>(alignment, simgpu::kBlockBytes));
   NEED(address != 0, CUDA_ERROR_OUT_OF_MEMORY);
   Reservations()[address] = {size};
   *out = address;
@@ -102,9 +116,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmem
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   BEGIN_UNSAFE(Sim().profile().vmm_map_ns / 4);
   auto* h = reinterpret_cast<PhysicalHandle*>(handle);
-  NEED_ARG(Handles().count(h) != 0 && !h->released);
-  h->released = h->references == 1 || h->released;
-  Unreference(h);
+  NEED_ARG(Handles().count(h) != 0 && h->handles > 0);
+  --h->handles;
+  DeleteIfUnused(h);
   return CUDA_SUCCESS;
 }
 
@@ -112,7 +126,9 @@ CUresult cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocat
                   unsigned long long flags) {
   BEGIN_UNSAFE(Sim().profile().vmm_map_ns);
   auto* h = reinterpret_cast<PhysicalHandle*>(handle);
-  NEED_ARG(Handles().count(h) != 0 && flags == 0 && offset == 0 && size == h->size && p % simgpu::kBlockBytes == 0);
+  // By the driver's manual a part may be mapped, from the handle's begin on.
+  NEED_ARG(Handles().count(h) != 0 && flags == 0 && offset == 0 && size != 0 && size <= h->size);
+  NEED_ARG(size % simgpu::kBlockBytes == 0 && p % simgpu::kBlockBytes == 0);
   auto it = Reservations().upper_bound(p);
   NEED_ARG(it != Reservations().begin());
   --it;
@@ -121,9 +137,7 @@ CUresult cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocat
   Allocation* a = Sim().memory().Add(p, size, MemoryKind::kMapped, std::max(h->card, 0));
   a->host_located = h->card < 0;
   a->owner = h;
-  a->content = std::move(h->content);  // a second mapping at the same time does not see it
-  h->content = simgpu::ContentMap(size);
-  ++h->references;
+  if (h->mappings++ == 0) a->content = std::move(h->content);  // a second mapping at the same time does not see it
   return CUDA_SUCCESS;
 }
 
@@ -141,13 +155,13 @@ CUresult cuMemUnmap(CUdeviceptr p, size_t size) {
     Access().erase(Access().lower_bound({at, INT_MIN}), Access().lower_bound({next, INT_MIN}));
     Sim().CheckIdle(at, a->size, simgpu::ThisThread().now, "unmapped");
     auto* h = static_cast<PhysicalHandle*>(a->owner);
-    h->content = std::move(a->content);
+    if (--h->mappings == 0) h->content = std::move(a->content);
     Sim().memory().NoteFreed(*a, Sim().operations());
     {
       simgpu::SharedState::Lock lock(Sim().state());
       Sim().memory().Remove(a);
     }
-    Unreference(h);
+    DeleteIfUnused(h);
     at = next;
   }
   return CUDA_SUCCESS;
@@ -178,7 +192,7 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
   BEGIN(100);
   auto* h = reinterpret_cast<PhysicalHandle*>(handle);
-  NEED_ARG(prop != nullptr && Handles().count(h) != 0);
+  NEED_ARG(prop != nullptr && Handles().count(h) != 0 && h->handles > 0);
   *prop = h->props;
   return CUDA_SUCCESS;
 }
@@ -188,7 +202,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* p)
   Allocation* a = simgpu::FindAllocation(reinterpret_cast<CUdeviceptr>(p));
   NEED_ARG(out != nullptr && a != nullptr && a->kind == MemoryKind::kMapped);
   auto* h = static_cast<PhysicalHandle*>(a->owner);
-  ++h->references;
+  ++h->handles;
   *out = reinterpret_cast<CUmemGenericAllocationHandle>(h);
   return CUDA_SUCCESS;
 }

@@ -252,7 +252,10 @@ bool Simulator::Mapped(uint64_t address, uint64_t length) {
   for (uint64_t at = address; at < address + length;) {
     const Allocation* a = memory_.Find(at);
     if (a == nullptr) return false;
+    // A range stays within its allocation. Mappings side by side are one.
+    if (at != address && a->kind != MemoryKind::kMapped) return false;
     at = a->base + a->size;
+    if (a->kind != MemoryKind::kMapped) return address + length <= at;
   }
   return true;
 }

@@ -70,11 +70,35 @@ uint64_t Memory::Reserve(uint64_t size, uint64_t alignment) {
   return address;
 }
 
+bool Memory::ReserveAt(uint64_t address, uint64_t size) {
+  size = RoundUp(size, kSmallAlignment);
+  const uint64_t end = address + size;
+  if (!InArena(address) || end < address || end > base_ + kArenaBytes || address % kSmallAlignment != 0) return false;
+  if (end > next_) {
+    const uint64_t next = RoundUp(end, kBlockBytes);
+    holes_.emplace(next - next_, next_);
+    next_ = next;
+  }
+  JoinHoles();
+  for (auto it = holes_.begin(); it != holes_.end(); ++it) {
+    const auto [hole, at] = *it;
+    if (address < at || end > at + hole) continue;
+    holes_.erase(it);
+    if (address > at) holes_.emplace(address - at, at);
+    if (end < at + hole) holes_.emplace(at + hole - end, end);
+    return true;
+  }
+  return false;
+}
+
 void Memory::Unreserve(uint64_t address, uint64_t size) {
   size = RoundUp(size, kSmallAlignment);
   holes_.emplace(size, address);
-  if (holes_.size() <= 4096) return;
-  // Join neighbours now and then; the order of reuse does not matter.
+  // Now and then; the order of reuse does not matter.
+  if (holes_.size() > 4096) JoinHoles();
+}
+
+void Memory::JoinHoles() {
   std::map<uint64_t, uint64_t> by_address;
   for (const auto& [n, at] : holes_) by_address.emplace(at, n);
   holes_.clear();

@@ -76,6 +76,8 @@ class Memory {
 
   // An address range of its own, or 0: the address space is used up.
   uint64_t Reserve(uint64_t size, uint64_t alignment);
+  // At this address. False: not all of it is free, or it is outside the arena.
+  bool ReserveAt(uint64_t address, uint64_t size);
   void Unreserve(uint64_t address, uint64_t size);
   bool InArena(uint64_t address) const { return address - base_ < kArenaBytes; }
 
@@ -114,6 +116,7 @@ class Memory {
   std::function<void(int card, uint64_t bytes)> on_taken;
 
  private:
+  void JoinHoles();  // neighbours
   // Counts evicted untouched bytes. The block's card must still be set.
   void CountUnused(Block* b);
 #ifdef __SANITIZE_THREAD__

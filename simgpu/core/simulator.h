@@ -102,7 +102,7 @@ class Simulator {
   bool WriteBytes(uint64_t address, const void* in, uint64_t length);
   // The same contents as of a fill of one word.
   void WriteWord(uint64_t address, uint32_t value);
-  bool Mapped(uint64_t address, uint64_t length);  // the whole range is allocated device memory
+  bool Mapped(uint64_t address, uint64_t length);  // the whole range is one allocation's, or mapped
 
   // Reports misuse if an operation still works on the range at `time`. `what` is done to the range ("unmapped",
   // "freed").

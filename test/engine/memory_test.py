@@ -2,7 +2,7 @@
 
 import sys
 
-from engine_rig import ALL_MODES, LARGE, MIB, SMALL, main, run, same, scenario, skip_if_sanitized, test
+from engine_rig import ALL_MODES, LARGE, MIB, SMALL, expect, main, run, same, scenario, skip_if_sanitized, test
 
 scenario("blocks", of="iterations_over_blocks", modes=ALL_MODES)
 scenario("churn", of="ranges_freed_and_reused", pressed=128 * MIB, modes=ALL_MODES)
@@ -21,6 +21,13 @@ scenario("discards_of_the_program_under_pressure", pressed=512 * MIB)
 scenario("calls_that_need_managed_memory", pressed=256 * MIB, evicts=False)
 scenario("pools_know_their_memory", pressed=256 * MIB, evicts=False)
 scenario("calls_past_an_allocation", pressed=256 * MIB, evicts=False)
+scenario("copies_past_their_block", pressed=96 * MIB, evicts=False)
+scenario("reserved_addresses_hold_nothing", pressed=96 * MIB, evicts=False)
+scenario("pool_marks_are_reset_alone", pressed=96 * MIB, evicts=False)
+scenario("pool_memory_is_freed_without_a_wait", pressed=256 * MIB)
+scenario("calls_after_a_lasting_error", pressed=96 * MIB, evicts=False)
+scenario("frees_name_their_stream", pressed=96 * MIB, evicts=False)
+scenario("locations_of_a_batch_are_in_order", pressed=96 * MIB, evicts=False)
 scenario("batch_copies_to_discarded_memory", pressed=32 * MIB)
 scenario("freed_pointers_are_unknown", pressed=256 * MIB, evicts=False)
 scenario("sync_memops_are_remembered", pressed=256 * MIB, evicts=False)
@@ -31,6 +38,15 @@ scenario("host_sides_in_managed_memory", pressed=256 * MIB)
 scenario("textures_and_surfaces", pressed=256 * MIB)
 # Words of small blocks are device memory even in a small budget.
 scenario("stream_values_in_device_memory", pressed=96 * MIB, evicts=False)
+
+
+@test
+def allocations_answer_as_the_driver():
+    capture = {"SIMGPU_CAPTURE": "error"}
+    unhooked, *hooked = (run("allocations_answer_as_the_driver", budget, env=capture) for budget in (None, LARGE, SMALL))
+    expect("900 900\n" in unhooked.out, "the driver refuses", str(unhooked))
+    for outcome in hooked:
+        expect(outcome.out == unhooked.out, "results differ", f"{unhooked}\n{outcome}")
 
 
 @test

@@ -1,6 +1,4 @@
-// VMM memory: the answers of handles, mappings and reservations, and the refused calls.
-#include <cstdlib>
-#include <cstring>
+// VMM memory: the answers of handles, mappings and reservations.
 #include <vector>
 
 #include "test/engine/scenario.h"
@@ -149,59 +147,10 @@ SCENARIO(vmm_attributes) {
   Print("read only", access(inside));
   Print("the other one", access(at));
   OK(cuMemUnmap(at, 3 * kBytes));
-  Print("start of nothing", value(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR));
+  Print("start of nothing", value(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) - at);
+  Print("type of nothing", value(CU_POINTER_ATTRIBUTE_MEMORY_TYPE));
   for (const Handle handle : {a, b}) OK(cuMemRelease(handle));
   OK(cuMemAddressFree(at, 4 * kBytes));
-}
-
-// What managed memory cannot do is refused, and nothing is lost by it.
-SCENARIO(vmm_refusals) {
-  Card card;
-  constexpr uint64_t kBytes = 6 * kMiB;
-  const CUdeviceptr at = Reserve(2 * kBytes);
-  const Handle handle = Create(kBytes);
-  Map(at, kBytes, handle);
-  card.Named(nullptr, {Write(at, kBytes, 1)});
-  int descriptor = -1;
-  const char* const form = std::getenv("SLUICE_VMM");
-  const bool is_managed = Budget() != 0 && (form == nullptr || std::strcmp(form, "plain") != 0);
-  if (is_managed) {
-    EXPECT(cuMemMap(at + kBytes, kBytes, 0, handle, 0) == CUDA_ERROR_NOT_SUPPORTED);
-    EXPECT(cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
-           CUDA_ERROR_NOT_SUPPORTED);
-  }
-  PrintDigest("kept", at, kBytes);
-  // A handle that is exported before it is mapped is the driver's own. Its reservation, still empty, becomes so too.
-  const Handle exported = Create(kBytes);
-  cuMemExportToShareableHandle(&descriptor, exported, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-  const CUdeviceptr own = Reserve(5 * kBytes);
-  Map(own, kBytes, exported);
-  card.Named(nullptr, {Write(own, kBytes, 2)});
-  PrintDigest("exported", own, kBytes);
-  if (Budget() != 0) {
-    EXPECT(card.Stats().unmanaged_bytes >= kBytes);
-    EXPECT(is_managed == (simgpu_resident_bytes(at, kBytes) == 0 || card.Stats().managed_requested_bytes >= kBytes));
-  }
-  if (is_managed) {
-    // Contents that are managed memory do not become the driver's.
-    Synchronize();
-    OK(cuMemUnmap(at, kBytes));
-    EXPECT(cuMemMap(own + kBytes, kBytes, 0, handle, 0) == CUDA_ERROR_NOT_SUPPORTED);
-    Map(at, kBytes, handle);
-  }
-  PrintDigest("still kept", at, kBytes);
-  // A handle that was never mapped takes the form of its reservation.
-  const Handle fresh = Create(kBytes);
-  Map(own + 2 * kBytes, kBytes, fresh);
-  card.Named(nullptr, {Write(own + 2 * kBytes, kBytes, 3)});
-  PrintDigest("fresh", own + 2 * kBytes, kBytes);
-  Synchronize();
-  OK(cuMemUnmap(own, kBytes));
-  OK(cuMemUnmap(own + 2 * kBytes, kBytes));
-  OK(cuMemUnmap(at, kBytes));
-  for (const Handle each : {handle, exported, fresh}) OK(cuMemRelease(each));
-  OK(cuMemAddressFree(at, 2 * kBytes));
-  OK(cuMemAddressFree(own, 5 * kBytes));
 }
 
 // Reservations outlive the last release of the primary context; a reset ends their memory, not their bookkeeping.

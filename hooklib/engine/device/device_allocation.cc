@@ -8,6 +8,7 @@
 #include "hooklib/engine/device/budget_follower.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/failures.h"
 #include "hooklib/engine/device/host_limits.h"
 #include "hooklib/engine/device/pools.h"
 #include "hooklib/engine/device/range_notes.h"
@@ -24,6 +25,9 @@ using memory::kChunkBytes;
 namespace {
 // Rounded up, or added to other sizes, such a size would wrap.
 bool ExceedsAddressSpace(uint64_t bytes) { return bytes >> 56 != 0; }
+
+// Why the driver gave the thread's allocation no memory: its own answer is the application's.
+constinit thread_local CUresult t_driver_answer = CUDA_SUCCESS;
 }  // namespace
 
 uint64_t Device::HostAllowance() {
@@ -125,6 +129,8 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
     result = g_real.cuMemAllocManaged(&base, size, CU_MEM_ATTACH_GLOBAL);
   }
   if (result != CUDA_SUCCESS) {
+    NoteAnswer(context->handle, result);
+    t_driver_answer = result;
     SLUICE_LOG(kDebug, "cuMemAllocManaged(%llu) gave %d", static_cast<unsigned long long>(size), result);
     return Refusal::kDriver;
   }
@@ -177,6 +183,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   const uint64_t size = ExceedsAddressSpace(bytes) ? 0 : memory::ArenaAllocator::SizeFor(bytes);
   Refusal refusal = Admit(bytes);
   const uint64_t charged = refusal == Refusal::kNone ? size : 0;
+  t_driver_answer = CUDA_SUCCESS;
   Context* context = ContextFor(handle);
   std::optional<memory::Va> va;
   bool is_unevictable = false;
@@ -197,7 +204,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   if (!va || is_unevictable) ReleaseContainer(charged);  // the memory of an unevictable one is charged already
   if (!va) {
     LogRefusal(refusal, bytes);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return refusal == Refusal::kDriver && t_driver_answer != CUDA_SUCCESS ? t_driver_answer : CUDA_ERROR_OUT_OF_MEMORY;
   }
   memory::Allocation allocation;
   allocation.bytes = bytes;
@@ -244,7 +251,7 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId strea
   if (base != pointer || allocation->mapped) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t size = memory::ArenaAllocator::SizeFor(allocation->bytes);
   const Extent range{base, size};
-  const bool is_unevictable = allocation->unevictable;
+  const bool is_unevictable = allocation->unevictable, is_ordered = stream != 0 || allocation->stream_ordered;
   ForgetHostCopies(base, size);
   EndAdvice(base);
   if (!is_unevictable) {  // else residency does not know it, and it does not count as managed
@@ -275,7 +282,8 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId strea
   (is_unevictable ? owner->unevictable : owner->managed)->Free(base, size, stream);
   has_surplus_ = true;
   UpdateMode();
-  if (stream) return CUDA_SUCCESS;
+  // The driver does not wait in a stream-ordered free, nor in cuMemFree of a pool's memory.
+  if (is_ordered) return CUDA_SUCCESS;
   lock.Unlock();
   ReturnArenas(false);
   return CUDA_SUCCESS;

@@ -5,6 +5,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/failures.h"
 #include "hooklib/engine/device/green_contexts.h"
 #include "hooklib/engine/device/pools.h"
 #include "hooklib/engine/device/range_notes.h"
@@ -86,6 +87,7 @@ bool Device::IsMovedElsewhere(CUcontext handle, const std::vector<memory::Extent
 }
 
 void Device::DropContext(CUcontext handle) {
+  ForgetFailure(handle);
   {
     DeviceLock lock(mutex);
     if (!contexts.contains(handle)) return;

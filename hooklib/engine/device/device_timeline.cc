@@ -4,13 +4,26 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/failures.h"
 
 namespace sluice {
+
+namespace {
+
+// Whether the event's work is over: it is done, or the context has failed, and nothing in it will ever be done.
+bool IsReached(CUevent event, CUcontext context) {
+  const CUresult result = g_real.cuEventQuery(event);
+  if (result == CUDA_SUCCESS) return true;
+  NoteAnswer(context, result);
+  return EndsContext(result);
+}
+
+}  // namespace
 
 void Device::PollQueue(TransferQueue* queue, EventPool* pool) {
   if (queue->polled_in == poll_epoch || queue->events.empty()) return;
   queue->polled_in = poll_epoch;
-  while (!queue->events.empty() && g_real.cuEventQuery(queue->events.front().second) == CUDA_SUCCESS) {
+  while (!queue->events.empty() && IsReached(queue->events.front().second, nullptr)) {
     queue->done = queue->events.front().first;
     pool->Give(queue->events.front().second);
     queue->events.pop_front();
@@ -22,7 +35,7 @@ void Device::PollEvents(Stream* stream) {
   stream->polled_in = poll_epoch;
   if (stream->events.empty()) return;
   const ContextScope scope(stream->context->handle);
-  while (!stream->events.empty() && g_real.cuEventQuery(stream->events.front().second) == CUDA_SUCCESS) {
+  while (!stream->events.empty() && IsReached(stream->events.front().second, stream->context->handle)) {
     stream->completed = std::max(stream->completed, stream->events.front().first);
     stream->context->events.Give(stream->events.front().second);
     stream->events.pop_front();
@@ -73,8 +86,11 @@ bool Device::Done(memory::Mark mark) {
     stream->queried_in = poll_epoch;
     const uint64_t seq = stream->seq.load(std::memory_order_acquire);
     const ContextScope scope(stream->context->handle);
-    if (scope.is_current() && g_real.cuStreamQuery(stream->handle) == CUDA_SUCCESS)
-      stream->completed = std::max(stream->completed, seq);
+    if (scope.is_current()) {
+      const CUresult result = g_real.cuStreamQuery(stream->handle);
+      NoteAnswer(stream->context->handle, result);
+      if (result == CUDA_SUCCESS || EndsContext(result)) stream->completed = std::max(stream->completed, seq);
+    }
   }
   return mark.seq <= stream->completed;
 }

@@ -129,7 +129,8 @@ void NoteServed(CUdeviceptr block, uint64_t bytes, const PoolTraits& pool, CUcon
   Blocks()[block] = {InPool(bytes), handle, home};
   PoolUse& use = Uses()[handle];
   use.current += InPool(bytes);
-  use.high = std::max(use.high, use.current);
+  use.used_high = std::max(use.used_high, use.current);
+  use.reserved_high = std::max(use.reserved_high, use.current);
 }
 
 void ForgetServed(CUdeviceptr block) {
@@ -162,10 +163,12 @@ PoolUse UseOf(CUmemoryPool pool) {
   return it == Uses().end() ? PoolUse{} : it->second;
 }
 
-void ResetHighUse(CUmemoryPool pool) {
+void ResetHighUse(CUmemoryPool pool, CUmemPool_attribute mark) {
   MutexLock lock(g_mutex);
   const auto it = Uses().find(pool);
-  if (it != Uses().end()) it->second.high = it->second.current;
+  if (it == Uses().end()) return;
+  PoolUse& use = it->second;
+  (mark == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? use.used_high : use.reserved_high) = use.current;
 }
 
 }  // namespace sluice

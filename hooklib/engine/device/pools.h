@@ -16,7 +16,9 @@ struct PoolTraits {
 
 // Bytes that the engine served from a pool. The driver's own counts do not hold them.
 struct PoolUse {
-  uint64_t current = 0, high = 0;
+  uint64_t current = 0;
+  // Since their last reset: the application resets each alone. Freed memory is not kept for the pool.
+  uint64_t used_high = 0, reserved_high = 0;
 };
 
 // All thread-safe. A pool that was never noted is not served.
@@ -37,7 +39,7 @@ void ForgetServed(CUdeviceptr block);
 CUmemoryPool PoolOf(CUdeviceptr block);  // null: served from none
 bool AnyServedIn(CUcontext home);
 PoolUse UseOf(CUmemoryPool pool);
-void ResetHighUse(CUmemoryPool pool);
+void ResetHighUse(CUmemoryPool pool, CUmemPool_attribute mark);  // one of the two marks
 
 }  // namespace sluice
 

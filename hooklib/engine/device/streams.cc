@@ -12,6 +12,7 @@
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/green_contexts.h"
+#include "hooklib/engine/device/queueing_threads.h"
 
 namespace sluice {
 
@@ -49,6 +50,9 @@ bool IsDefault(CUstream normal) { return normal == CU_STREAM_LEGACY || normal ==
 std::atomic<uint64_t> g_threads{0};
 constinit thread_local uint64_t t_thread = 0;
 constinit thread_local bool t_ended = false;
+
+std::atomic<uint32_t> g_queueing_threads{0};  // never fewer: work of an ended thread may still run
+constinit thread_local bool t_queues = false;
 
 // Its destructor runs when the thread ends, before the driver's own data of the thread is destroyed.
 struct ThreadEnd {
@@ -103,6 +107,8 @@ bool IsBlocking(CUstream handle) {
 }
 
 }  // namespace
+
+bool OtherThreadsQueue() { return g_queueing_threads.load(std::memory_order_relaxed) > (t_queues ? 1U : 0U); }
 
 void ForgetStreamCache() { g_generation.fetch_add(1); }
 void ForgetStreamsOf(CUcontext context) {
@@ -183,6 +189,10 @@ Stream* FindStream(CUstream handle, bool per_thread_default) {
   if (cache.stream && cache.context == owner && cache.handle == normal && cache.generation == generation)
     return cache.stream;
 
+  if (!t_queues) {
+    t_queues = true;
+    g_queueing_threads.fetch_add(1, std::memory_order_relaxed);
+  }
   const StreamKey key{normal, owner, normal == CU_STREAM_PER_THREAD ? ThisThread() : 0};
   Stream* found = nullptr;
   {

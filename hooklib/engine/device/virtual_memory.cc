@@ -81,11 +81,13 @@ void DropIdle(uint64_t max_bytes) SLUICE_REQUIRES(g_mutex) {
   }
 }
 
-Reserved* TakeIdle(const Device* device, CUcontext context, uint64_t bytes) SLUICE_REQUIRES(g_mutex) {
+// `hint`: at this address; 0: at any.
+Reserved* TakeIdle(const Device* device, CUcontext context, uint64_t bytes, Va hint) SLUICE_REQUIRES(g_mutex) {
   State& state = TheState();
   for (auto it = state.idle.begin(); it != state.idle.end(); ++it) {
     Reserved& reserved = state.reservations.at(*it);
     if (reserved.range.bytes != bytes || reserved.device != device || reserved.context != context) continue;
+    if (hint && reserved.range.base != hint) continue;
     state.idle.erase(it);
     state.idle_bytes -= bytes;
     return &reserved;
@@ -126,7 +128,11 @@ CUresult Refuse(const char* reason) {
   MutexLock lock(mutex);
   if (std::find(logged.begin(), logged.end(), reason) == logged.end()) {
     logged.push_back(reason);
-    SLUICE_LOG(kWarn, "VMM memory that sluice moves: %s; SLUICE_VMM=plain leaves VMM memory to the driver", reason);
+    SLUICE_LOG(
+        kWarn,
+        "VMM memory that sluice moves: %s, which is not possible beside other threads that queue work, a capture, "
+        "or work that does not end; SLUICE_VMM=plain leaves VMM memory to the driver",
+        reason);
   }
   return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -157,7 +163,6 @@ CUresult Reserve(const void* caller, CUdeviceptr* pointer, size_t bytes, size_t 
   if (!device || !pointer) return real();
   const char* reason = WhyUnmanaged(caller, *device);
   if (!reason && (!bytes || bytes % kChunkBytes || flags)) reason = "the reservation is no multiple of 2 MiB";
-  if (!reason && hint) reason = kFixedAddress;
   if (!reason && alignment > kChunkBytes) reason = "the reservation is to be aligned to more than 2 MiB";
   if (!reason) context = device->MemoryContext(context);
   // Reservations outlive contexts. The primary context is retained for them.
@@ -165,8 +170,11 @@ CUresult Reserve(const void* caller, CUdeviceptr* pointer, size_t bytes, size_t 
   if (!reason) {
     MutexLock lock(g_mutex);
     const bool is_first = !HasReservations(device);
-    Reserved* reserved = TakeIdle(device, context, bytes);
-    if (!reserved) {
+    Reserved* reserved = TakeIdle(device, context, bytes, hint);
+    if (!reserved && hint) {
+      FreeIdleIn({hint, bytes});
+      reason = kFixedAddress;
+    } else if (!reserved) {
       const ContextScope scope(context);
       Va base = 0;
       Refusal refusal = device->Reserve(context, bytes, &base);
@@ -367,11 +375,11 @@ CUresult GetProperties(CUmemAllocationProp* properties, Handle handle) {
 CUresult DriverHandle(Handle handle, const char* use, Handle* plain) {
   *plain = handle;
   if (Devices().empty()) return CUDA_SUCCESS;
+  Settlement settlement;
   MutexLock lock(g_mutex);
   Physical* const physical = FindPhysical(handle);
   if (!physical) return CUDA_SUCCESS;
-  if (physical->form == Form::kManaged) return Refuse(use);
-  if (const CUresult result = MakeUnmanaged(physical, use); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = ConvertToUnmanaged(physical, use, &settlement); result != CUDA_SUCCESS) return result;
   *plain = physical->real;
   return CUDA_SUCCESS;
 }

@@ -6,10 +6,11 @@
 //  - A handle has none until it is needed. Mapped into a managed reservation it becomes managed; mapped into a plain
 //    one, exported, or bound to an array or a multicast object, it becomes plain, which is the driver's own.
 //  - Contents of a handle that is unmapped and not released stay where they are, and are copied when the handle is
-//  mapped
-//    elsewhere, or before another one is mapped there.
-// Refused with CUDA_ERROR_NOT_SUPPORTED and a line in the log: a managed handle that is mapped twice, exported, or
-// mapped into a plain reservation or one of another device.
+//    mapped elsewhere, or before another one is mapped there.
+//  - What managed memory cannot do makes a handle, and the reservation that it is mapped in, plain with their contents:
+//    a second mapping, an export, a mapping beside unmanaged memory or beside another device's, or of a part of its
+//    contents. The GPU is waited for meanwhile. Refused with CUDA_ERROR_NOT_SUPPORTED and a line in the log where that
+//    is not safe: while other threads queue work, while a stream is captured, and where queued work does not end.
 //
 // The values of handles that begin in managed form are the engine's own: no address, so that no driver gives them too.
 //
@@ -47,10 +48,13 @@ CUresult DriverHandle(Handle handle, const char* use, Handle* plain);
 
 // The mapping that holds the address, of memory in managed form.
 struct MappedRange {
-  memory::Extent range;
+  memory::Extent range, reservation;
   uint64_t id;  // of its handle: CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID
 };
 std::optional<MappedRange> Find(CUdeviceptr pointer);
+
+// The application's reservation in managed form that holds the address, mapped or not.
+std::optional<memory::Extent> FindReservation(CUdeviceptr pointer);
 
 // Whether the address lies in a reservation in managed form, but in no mapping: nothing is there for the application.
 // Takes no lock for addresses far from all of them.

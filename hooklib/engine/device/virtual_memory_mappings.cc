@@ -8,6 +8,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/virtual_memory_state.h"
+#include "hooklib/engine/execute/copy_contents.h"
 #include "hooklib/engine/observe/trace_recording.h"
 
 namespace sluice::virtual_memory {
@@ -18,16 +19,15 @@ using memory::Va;
 
 namespace {
 
-constexpr const char* kMappedTwice = "a handle is mapped twice at once, which is not supported";
+constexpr const char* kMappedTwice = "a handle is mapped twice at once";
 constexpr const char* kOtherDevice =
-    "a handle of one GPU is mapped into a reservation that was made with another GPU's context, which is not supported";
+    "a handle of one GPU is mapped into a reservation that was made with another GPU's context";
 constexpr const char* kIntoUnmanaged =
-    "a handle whose contents are managed memory is mapped into a reservation that is not, which is not supported";
-constexpr const char* kFromUnmanaged =
-    "a handle of the driver's is mapped into a reservation that holds others, which is not supported";
+    "a handle whose contents are managed memory is mapped into a reservation that is not";
+constexpr const char* kFromUnmanaged = "a handle of the driver's is mapped into a reservation";
 constexpr const char* kInCapture = "contents of a handle would have to be copied while a stream is captured";
 constexpr const char* kUnseen = "the reservation was made while no context was current";
-constexpr const char* kInPart = "a part of a handle with contents is mapped elsewhere, which is not supported";
+constexpr const char* kInPart = "a part of a handle with contents is mapped";
 
 bool Overlaps(const Extent& a, const Extent& b) { return a.base < b.end() && b.base < a.end(); }
 
@@ -38,6 +38,8 @@ bool IsFilled(const Reserved& reserved, Extent range) {
     at += it->second.bytes;
   return range.bytes != 0 && at == range.end();
 }
+
+}  // namespace
 
 // Contents that are kept where another handle is to be mapped.
 CUresult MoveToHost(Reserved* reserved, Physical* physical) {
@@ -54,6 +56,8 @@ CUresult MoveToHost(Reserved* reserved, Physical* physical) {
   return CUDA_SUCCESS;
 }
 
+namespace {
+
 // Copies the handle's contents to where it is mapped now.
 CUresult MoveContents(Physical* physical, Va to, Settlement* settlement) SLUICE_REQUIRES(g_mutex) {
   // By the engine's own entries, for which the new place is memory that a copy overwrites.
@@ -62,7 +66,7 @@ CUresult MoveContents(Physical* physical, Va to, Settlement* settlement) SLUICE_
     if (result != CUDA_SUCCESS) return result;
   } else {
     for (const Extent& part : physical->device->WrittenParts({physical->at, physical->contents_bytes})) {
-      const CUresult result = entry::cuMemcpyDtoD_v2(to + (part.base - physical->at), part.base, part.bytes);
+      const CUresult result = CopyContents(to + (part.base - physical->at), part.base, part.bytes);
       if (result != CUDA_SUCCESS) return result;
     }
   }
@@ -72,7 +76,8 @@ CUresult MoveContents(Physical* physical, Va to, Settlement* settlement) SLUICE_
   return done;
 }
 
-CUresult MapManaged(Reserved* reserved, Extent range, Physical* physical, Settlement* settlement)
+// `*reason`: why managed memory cannot serve the mapping; nothing has changed then.
+CUresult MapManaged(Reserved* reserved, Extent range, Physical* physical, const char** reason, Settlement* settlement)
     SLUICE_REQUIRES(g_mutex) {
   if (range.base % kChunkBytes || range.bytes % kChunkBytes || range.bytes == 0 || range.bytes > physical->bytes ||
       range.end() > reserved->range.end() || range.end() < range.base || reserved->is_gone || reserved->is_free)
@@ -80,11 +85,12 @@ CUresult MapManaged(Reserved* reserved, Extent range, Physical* physical, Settle
   for (const auto& [va, mapping] : reserved->mappings) {
     if (Overlaps(range, {va, mapping.bytes})) return CUDA_ERROR_INVALID_VALUE;
   }
-  if (physical->device != reserved->device) return Refuse(kOtherDevice);
-  if (physical->mappings > 0) return Refuse(kMappedTwice);
   const bool has_contents = physical->at != 0 || physical->copy;
   const bool stays = physical->at == range.base && physical->contents_bytes == range.bytes;
-  if (has_contents && physical->contents_bytes > range.bytes) return Refuse(kInPart);
+  if (physical->device != reserved->device) *reason = kOtherDevice;
+  if (physical->mappings > 0) *reason = kMappedTwice;
+  if (has_contents && physical->contents_bytes > range.bytes) *reason = kInPart;
+  if (*reason) return CUDA_ERROR_NOT_SUPPORTED;
   std::vector<Physical*> in_the_way;
   for (const auto& [va, other] : reserved->kept) {
     if (!(stays && other == physical) && Overlaps(range, {va, other->contents_bytes})) in_the_way.push_back(other);
@@ -148,16 +154,25 @@ CUresult Map(CUdeviceptr pointer, size_t bytes, size_t offset, Handle handle, un
   Settlement settlement;
   MutexLock lock(g_mutex);
   Physical* const physical = FindPhysical(handle);
-  Reserved* const reserved = ReservedAt(pointer);
+  Reserved* reserved = ReservedAt(pointer);
   const bool is_unmanaged = !physical || physical->form == Form::kUnmanaged;
+  const char* reason = kFromUnmanaged;
   if (reserved && !is_unmanaged) {
     if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;  // as the driver's manual says
-    return MapManaged(reserved, {pointer, bytes}, physical, &settlement);
+    reason = nullptr;
+    const CUresult result = MapManaged(reserved, {pointer, bytes}, physical, &reason, &settlement);
+    if (!reason) return result;
   }
-  if (reserved && !TurnUnmanaged(reserved, "a handle of the driver's is mapped into its reservation", &settlement))
-    return Refuse(kFromUnmanaged);
-  if (physical && physical->form == Form::kManaged)
-    return UnmanagedAt(pointer) ? Refuse(kIntoUnmanaged) : CUDA_ERROR_INVALID_VALUE;
+  if (physical && physical->form == Form::kManaged) {
+    if (!reserved && !UnmanagedAt(pointer)) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = ConvertToUnmanaged(physical, reserved ? reason : kIntoUnmanaged, &settlement);
+    if (result != CUDA_SUCCESS) return result;
+    reserved = ReservedAt(pointer);  // it may have become plain with the handle
+  }
+  if (reserved) {
+    if (const CUresult result = ConvertToUnmanaged(reserved, reason, &settlement); result != CUDA_SUCCESS)
+      return result;
+  }
   if (physical) {
     const UnmanagedReservation* const plain = UnmanagedAt(pointer);
     const char* const reason = plain && plain->reason ? plain->reason : kUnseen;
@@ -286,7 +301,14 @@ std::optional<MappedRange> Find(CUdeviceptr pointer) {
   if (it == reserved->mappings.begin()) return std::nullopt;
   --it;
   if (pointer >= it->first + it->second.bytes) return std::nullopt;
-  return MappedRange{{it->first, it->second.bytes}, it->second.physical->value};
+  return MappedRange{{it->first, it->second.bytes}, reserved->range, it->second.physical->value};
+}
+
+std::optional<Extent> FindReservation(CUdeviceptr pointer) {
+  if (Devices().empty()) return std::nullopt;
+  MutexLock lock(g_mutex);
+  const Reserved* const reserved = ReservedAt(pointer);
+  return reserved && !reserved->is_free ? std::optional(reserved->range) : std::nullopt;
 }
 
 void ForgetReservationsOf(CUcontext context) {

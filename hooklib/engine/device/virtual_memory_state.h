@@ -80,6 +80,12 @@ class Settlement {
   std::vector<Device*> released;
 };
 
+// Whether nothing uses the application's memory, and nothing will before the calling thread goes on. Waits for queued
+// work, for two seconds at most: it may wait for this thread.
+bool IsQuiet();
+// Gives idle reservations there back to the driver now, so that it can give out their addresses; not where it would
+// wait for the GPU.
+void FreeIdleIn(memory::Extent range) SLUICE_REQUIRES(g_mutex);
 Physical* FindPhysical(Handle handle) SLUICE_REQUIRES(g_mutex);
 Reserved* ReservedAt(memory::Va va) SLUICE_REQUIRES(g_mutex);  // null: none in managed form
 // One line a reason.
@@ -91,8 +97,16 @@ void DestroyIfUnused(Physical* physical, Settlement* settlement) SLUICE_REQUIRES
 void DropContents(Physical* physical, Settlement* settlement) SLUICE_REQUIRES(g_mutex);
 // The application has freed it, and no contents are in it.
 void Retire(Reserved* reserved, Settlement* settlement) SLUICE_REQUIRES(g_mutex);
-// Of the managed reservation, at the address that the application knows. False: not possible.
+// Of the managed reservation, at the address that the application knows. False: it holds something, or the driver has
+// not given the address again, and the reservation is gone.
 bool TurnUnmanaged(Reserved* reserved, const char* reason, Settlement* settlement) SLUICE_REQUIRES(g_mutex);
+// With everything that is mapped in it (virtual_memory_conversion.cc). Not CUDA_SUCCESS: nothing has changed, unless
+// the driver has not given the address again. `reserved` is invalid afterwards.
+CUresult ConvertToUnmanaged(Reserved* reserved, const char* reason, Settlement* settlement) SLUICE_REQUIRES(g_mutex);
+// A handle of any form, with its contents, and with the reservation that it is mapped in.
+CUresult ConvertToUnmanaged(Physical* physical, const char* reason, Settlement* settlement) SLUICE_REQUIRES(g_mutex);
+CUresult MoveToHost(Reserved* reserved, Physical* physical)
+    SLUICE_REQUIRES(g_mutex);  // of contents that are kept there
 
 }  // namespace sluice::virtual_memory
 

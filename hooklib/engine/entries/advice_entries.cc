@@ -3,6 +3,7 @@
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/failures.h"
 #include "hooklib/engine/device/locations.h"
 #include "hooklib/engine/device/range_notes.h"
 #include "hooklib/engine/execute/work.h"
@@ -39,7 +40,7 @@ CUresult AttachTo(CUstream stream, bool per_thread, CUdeviceptr pointer, size_t 
   const bool is_known = flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST || is_single;
   const bool is_legacy = stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
   if (!allocation.app_managed || !is_whole || !is_known || (is_single && is_legacy)) return CUDA_ERROR_INVALID_VALUE;
-  return CUDA_SUCCESS;
+  return CurrentFailure();
 }
 
 }  // namespace

@@ -5,7 +5,10 @@
 
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/block_ends.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/failures.h"
+#include "hooklib/engine/execute/copy_contents.h"
 #include "hooklib/engine/execute/copy_sides.h"
 #include "hooklib/engine/execute/stream_values.h"
 #include "hooklib/engine/execute/value_waits.h"
@@ -41,14 +44,15 @@ bool OverwritesWhole(const std::array<Extent, 2>& touched, Source source) {
   return source == Source::kDevice ? holds(touched[1]) : source == Source::kValue || touched[1].base != 0;
 }
 
+// Larger than any block: the driver refuses it, and it has too many chunks to look at.
+bool IsImpossible(const std::array<Extent, 2>& touched) {
+  constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
+  return touched[0].bytes > kMaxBytes || touched[1].bytes > kMaxBytes;
+}
+
 // `touched`: the destination, then the source; extents that are not tracked are left out.
 template <typename Issue>
-CUresult Copy(CUstream handle, bool per_thread, std::array<Extent, 2> touched, Source source, Issue issue) {
-  NoteQueued();
-  Stream* stream = FindStream(handle, per_thread);
-  // Larger than any block: the driver refuses it, and it has too many chunks to look at.
-  constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
-  if (!stream || touched[0].bytes > kMaxBytes || touched[1].bytes > kMaxBytes) return issue();
+CUresult RunCopy(Stream* stream, std::array<Extent, 2> touched, Source source, Issue issue) {
   const bool copy = source == Source::kHost || source == Source::kDevice;
   const bool is_planned = NeedsRunWork(stream);
   if (!is_planned) {
@@ -74,6 +78,18 @@ CUresult Copy(CUstream handle, bool per_thread, std::array<Extent, 2> touched, S
   if (is_planned) return RunWork(work, issue);
   stream->device->NoteUse(work);
   return RunCounted(stream, issue);
+}
+
+// The application's call, with `touched` as above.
+template <typename Issue>
+CUresult Copy(CUstream handle, bool per_thread, const std::array<Extent, 2>& touched, Source source, Issue issue) {
+  NoteQueued();
+  Stream* const stream = FindStream(handle, per_thread);
+  if (!stream || IsImpossible(touched)) return issue();
+  if (ReachesPastItsBlock(touched[0]) || ReachesPastItsBlock(touched[1])) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = RunCopy(stream, touched, source, issue);
+  NoteAnswer(stream->owner, result);
+  return result;
 }
 
 void RecordCopy(CUstream handle, bool per_thread, const Extent& to, const Extent& from) {
@@ -140,6 +156,12 @@ CUresult OneByOne(CUstream stream, bool per_thread, unsigned count, CUstreamBatc
   }
   return CUDA_SUCCESS;
 }
+bool AnyReachesPastItsBlock(const CUstreamBatchMemOpParams* list, unsigned count) {
+  const auto reaches = [](const CUstreamBatchMemOpParams& op) {
+    return (IsWrite(op) || IsWait(op)) && ReachesPastItsBlock({op.writeValue.address, sizeof(cuuint32_t)});
+  };
+  return list && std::any_of(list, list + count, reaches);
+}
 void WriteAnything() {
   for (const auto& device : Devices()) device->NoteUnknownWriter();
 }
@@ -154,6 +176,12 @@ bool IsCaptured(CUstream handle, bool per_thread) {
 Source ValueFor(CUdeviceptr to, size_t element) { return to % element ? Source::kNone : Source::kValue; }
 
 }  // namespace
+
+CUresult CopyContents(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  const auto issue = [&] { return g_real.cuMemcpyDtoD_v2(to, from, bytes); };
+  Stream* const stream = FindStream(nullptr, false);
+  return stream ? RunCopy(stream, {At(to, bytes), At(from, bytes)}, Source::kDevice, issue) : issue();
+}
 
 namespace entry {
 
@@ -300,6 +328,7 @@ SLUICE_COUNTED_ASYNC(cuFabricCpyBatchAsync,
 // refuses them in managed memory, where a fill does the same.
 #define SLUICE_WRITE_VALUE_OF(name, type, bytes, flavour)                                            \
   CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                       \
+    if (ReachesPastItsBlock({at, bytes})) return CUDA_ERROR_INVALID_VALUE;                           \
     if (IsManagedHere(at) && at % (bytes) == 0) return FillValue(stream, flavour, at, value, bytes); \
     if (!IsCaptured(stream, flavour)) WriteOne(at, bytes);                                           \
     return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone,                                \
@@ -312,14 +341,16 @@ SLUICE_WRITE_VALUE(cuStreamWriteValue32, cuuint32_t, 4)
 SLUICE_WRITE_VALUE(cuStreamWriteValue32_v2, cuuint32_t, 4)
 SLUICE_WRITE_VALUE(cuStreamWriteValue64, cuuint64_t, 8)
 SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
-#define SLUICE_BATCH_OF_VALUES_OF(name, flavour)                                                            \
-  CUresult name(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) {          \
-    const auto real = [&](unsigned n, CUstreamBatchMemOpParams* from) {                                     \
-      if (!IsCaptured(stream, flavour)) WriteValues(from, n);                                               \
-      return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone,                                     \
-                  [&] { return g_real.name(stream, n, from, flags); });                                     \
-    };                                                                                                      \
-    return AnyNamesManaged(list, count) ? OneByOne(stream, flavour, count, list, real) : real(count, list); \
+#define SLUICE_BATCH_OF_VALUES_OF(name, flavour)                                                   \
+  CUresult name(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) { \
+    if (AnyReachesPastItsBlock(list, count)) return CUDA_ERROR_INVALID_VALUE;                      \
+    const auto real = [&](unsigned n, CUstreamBatchMemOpParams* from) {                            \
+      if (!IsCaptured(stream, flavour)) WriteValues(from, n);                                      \
+      return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone,                            \
+                  [&] { return g_real.name(stream, n, from, flags); });                            \
+    };                                                                                             \
+    if (flags || !AnyNamesManaged(list, count)) return real(count, list);                          \
+    return OneByOne(stream, flavour, count, list, real);                                           \
   }
 #define SLUICE_BATCH_OF_VALUES(name)     \
   SLUICE_BATCH_OF_VALUES_OF(name, false) \
@@ -332,6 +363,7 @@ SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp_v2)
     const auto real = [&] {                                                                        \
       return RunUnplanned(stream, flavour, [&] { return g_real.name(stream, at, value, flags); }); \
     };                                                                                             \
+    if (ReachesPastItsBlock({at, sizeof(type)})) return CUDA_ERROR_INVALID_VALUE;                  \
     if (!IsManagedHere(at)) return real();                                                         \
     return AwaitValue(stream, flavour, {at, value, flags, sizeof(type) == 8}, real);               \
   }

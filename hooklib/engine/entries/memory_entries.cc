@@ -3,6 +3,7 @@
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
+#include "hooklib/engine/device/failures.h"
 #include "hooklib/engine/device/pools.h"
 #include "hooklib/engine/device/unmanaged.h"
 #include "hooklib/engine/device/virtual_memory.h"
@@ -38,6 +39,7 @@ template <typename Make>
 CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make make, const Stream* stream = nullptr) {
   Device* device = CurrentDevice();
   if (!device || !pointer || bytes == 0) return make();
+  if (const CUresult failure = CurrentFailure(); failure != CUDA_SUCCESS) return failure;
   const CUresult result = !device->managed || CalledFromUnmanagedLibrary(caller)
                               ? AllocateUnmanaged(device, bytes, pointer, stream != nullptr, make)
                               : device->Allocate(bytes, false, pointer, stream ? stream->id : 0);
@@ -47,6 +49,7 @@ CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make ma
 
 template <typename Real>
 CUresult Release(CUdeviceptr pointer, Real real, const Stream* stream = nullptr) {
+  if (const CUresult failure = CurrentFailure(); failure != CUDA_SUCCESS) return failure;
   if (Recording()) g_recorder->Free(pointer);
   for (const auto& device : Devices()) {
     if (!device->MayHold(pointer)) continue;
@@ -73,6 +76,10 @@ CUresult ServeFromPool(const void* caller, CUdeviceptr* pointer, uint64_t bytes,
   }
   return AllocateUnmanaged(pool.device < 0 ? nullptr : DeviceByOrdinal(pool.device), bytes, pointer, true, real);
 }
+
+// The driver never gave it out. It answers for the stream then: no such one, or one that captures, where only memory of
+// the graph can be freed.
+constexpr CUdeviceptr kUnknownPointer = 1;
 
 }  // namespace
 
@@ -101,6 +108,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
   auto real = [&] { return g_real.cuMemAllocManaged(pointer, bytes, flags); };
   Device* device = CurrentDevice();
   if (!device || !pointer || bytes == 0) return real();
+  if (const CUresult failure = CurrentFailure(); failure != CUDA_SUCCESS) return failure;
   CUresult result;
   if (flags == CU_MEM_ATTACH_GLOBAL && device->managed) {
     result = device->Allocate(bytes, true, pointer);
@@ -128,8 +136,11 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
   }                                                                                                                 \
   CUresult free_name(CUdeviceptr pointer, CUstream handle) {                                                        \
     Stream* stream = FindStream(handle, ptsz);                                                                      \
-    auto real = [&] { return RunUnplanned(handle, ptsz, [&] { return g_real.free_name(pointer, handle); }); };      \
-    return stream && IsCapturing(*stream) ? real() : Release(pointer, real, stream);                                \
+    const auto free = [&](CUdeviceptr what) {                                                                       \
+      return RunUnplanned(handle, ptsz, [&] { return g_real.free_name(what, handle); });                            \
+    };                                                                                                              \
+    if (stream && !IsCapturing(*stream)) return Release(pointer, [&] { return free(pointer); }, stream);            \
+    return free(MayBeTracked(pointer) && FindTracked(pointer) ? kUnknownPointer : pointer);                         \
   }
 SLUICE_ALLOC_ASYNC(cuMemAllocAsync, false, cuMemFreeAsync)
 SLUICE_ALLOC_ASYNC(cuMemAllocAsync_ptsz, true, cuMemFreeAsync_ptsz)
@@ -172,8 +183,10 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
       *static_cast<cuuint64_t*>(value) += UseOf(pool).current;
       break;
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      *static_cast<cuuint64_t*>(value) += UseOf(pool).used_high;
+      break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      *static_cast<cuuint64_t*>(value) += UseOf(pool).high;
+      *static_cast<cuuint64_t*>(value) += UseOf(pool).reserved_high;
       break;
     default:
       break;
@@ -182,7 +195,9 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 }
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   const CUresult result = g_real.cuMemPoolSetAttribute(pool, attribute, value);
-  if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) ResetHighUse(pool);
+  if (result == CUDA_SUCCESS &&
+      (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH || attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH))
+    ResetHighUse(pool, attribute);
   return result;
 }
 

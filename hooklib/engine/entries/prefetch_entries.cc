@@ -9,6 +9,7 @@
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/failures.h"
 #include "hooklib/engine/device/locations.h"
 #include "hooklib/engine/device/range_notes.h"
 #include "hooklib/engine/execute/work.h"
@@ -29,7 +30,6 @@ std::optional<TrackedAddress> BlockOf(CUdeviceptr pointer, size_t bytes) {
 // As for memory of cuMemAlloc, which the driver neither prefetches nor discards, and for ranges that reach past their
 // allocation: the arena's next bytes are another's.
 bool IsRefused(CUdeviceptr pointer, size_t bytes) {
-  if (!MayBeTracked(pointer)) return false;
   const std::optional<TrackedAddress> block = FindTracked(pointer);
   if (!block) return IsFreeInArena(pointer);
   return !block->allocation.app_managed || bytes > block->base + block->allocation.bytes - pointer;
@@ -47,7 +47,7 @@ CUresult Plan(Stream* stream, CUdeviceptr pointer, size_t bytes) {
   work.stream = stream;
   work.exact = std::span(&range, 1);
   work.read_only = 1;
-  return RunWork(work, [] { return CUDA_SUCCESS; });
+  return RunWork(work, [] { return CurrentFailure(); });
 }
 
 void NotePrefetch(const TrackedAddress& block, CUdeviceptr pointer, size_t bytes, CUmemLocation to) {
@@ -90,13 +90,21 @@ struct Locations {
   size_t count = 0;
 };
 
+// As the manual asks for: the first range has the first location, and each location begins at a later range.
+bool IsInOrder(const Locations& locations, size_t count) {
+  if (!locations.list || !locations.indices || locations.count == 0 || locations.count > count) return false;
+  for (size_t i = 0; i < locations.count; ++i) {
+    if (i == 0 ? locations.indices[0] != 0 : locations.indices[i] <= locations.indices[i - 1]) return false;
+  }
+  return true;
+}
+
 // Splits a batch into tracked ranges and the driver's. False where the driver must judge the call as it is: nothing is
 // tracked, or an argument is wrong.
 bool Split(const CUdeviceptr* pointers, const size_t* sizes, size_t count, unsigned long long flags,
            const Locations* locations, Batch* tracked, Batch* others) {
   if (!pointers || !sizes || flags) return false;
-  if (locations && (!locations->list || !locations->indices || locations->count == 0 || locations->count > count))
-    return false;
+  if (locations && !IsInOrder(*locations, count)) return false;
   size_t at = 0;
   for (size_t i = 0; i < count; ++i) {
     while (locations && at + 1 < locations->count && locations->indices[at + 1] <= i) ++at;
@@ -168,7 +176,7 @@ CUresult DiscardBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, unsign
   const bool is_legacy = handle == CU_STREAM_LEGACY || (handle == nullptr && !per_thread);
   if (is_legacy || !Split(pointers, sizes, count, flags, nullptr, &tracked, &others))
     return RunUnplanned(handle, per_thread, [&] { return real(pointers, sizes, count, flags, handle); });
-  if (others.pointers.empty()) return CUDA_SUCCESS;
+  if (others.pointers.empty()) return CurrentFailure();
   return RunUnplanned(handle, per_thread, [&] {
     return real(others.pointers.data(), others.sizes.data(), others.pointers.size(), flags, handle);
   });

@@ -30,10 +30,13 @@ std::optional<CUresult> AnswerMapped(CUpointer_attribute attribute, CUdeviceptr 
     return CUDA_SUCCESS;
   };
   switch (attribute) {
+    // The range is what is reserved (cuda.h), and the mapping a part of it.
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return put(static_cast<CUdeviceptr>(mapping->reservation.base));
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return put(static_cast<size_t>(mapping->reservation.bytes));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       return put(static_cast<CUdeviceptr>(mapping->range.base));
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return put(static_cast<size_t>(mapping->range.bytes));
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
@@ -43,6 +46,27 @@ std::optional<CUresult> AnswerMapped(CUpointer_attribute attribute, CUdeviceptr 
       return put(static_cast<CUcontext>(nullptr));  // it belongs to none
     default:
       return std::nullopt;
+  }
+}
+
+// Of an address that is in no block: in a reservation it has a range, and that nothing is mapped there; all else is
+// asked about memory.
+CUresult AnswerUnmapped(CUpointer_attribute attribute, CUdeviceptr pointer, void* data) {
+  const auto reservation = virtual_memory::FindReservation(pointer);
+  if (!reservation) return CUDA_ERROR_INVALID_VALUE;
+  auto put = [&](auto value) {
+    std::memcpy(data, static_cast<const void*>(&value), sizeof(decltype(value)));
+    return CUDA_SUCCESS;
+  };
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return put(static_cast<CUdeviceptr>(reservation->base));
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return put(static_cast<size_t>(reservation->bytes));
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return put(0u);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -153,7 +177,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr pointer) {
   const auto tracked = FindTracked(pointer);
   if (!tracked) {
-    if (virtual_memory::IsUnmapped(pointer) || IsFreeInArena(pointer)) return CUDA_ERROR_NOT_FOUND;
+    if (IsFreeInArena(pointer)) return CUDA_ERROR_NOT_FOUND;
     return g_real.cuMemGetAddressRange_v2(base, bytes, pointer);
   }
   const memory::Extent block = BlockOf(*tracked, pointer);
@@ -173,8 +197,8 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   if (data) {
     if (const auto tracked = FindTracked(pointer)) {
       if (const auto answer = Answer(*tracked, attribute, pointer, data)) return *answer;
-    } else if (virtual_memory::IsUnmapped(pointer) || IsFreeInArena(pointer)) {
-      return CUDA_ERROR_INVALID_VALUE;
+    } else if (IsFreeInArena(pointer)) {
+      return AnswerUnmapped(attribute, pointer, data);
     }
   }
   return g_real.cuPointerGetAttribute(data, attribute, pointer);
@@ -198,7 +222,13 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr pointer) {
   // As of a pointer that the driver never gave out.
   constexpr CUdeviceptr kUnknown = 1;
-  if (IsFreeInArena(pointer)) return g_real.cuPointerGetAttributes(count, attributes, data, kUnknown);
+  if (IsFreeInArena(pointer)) {
+    const CUresult result = g_real.cuPointerGetAttributes(count, attributes, data, kUnknown);
+    for (unsigned i = 0; result == CUDA_SUCCESS && attributes && data && i < count; ++i) {
+      if (data[i]) AnswerUnmapped(attributes[i], pointer, data[i]);
+    }
+    return result;
+  }
   const CUresult result = g_real.cuPointerGetAttributes(count, attributes, data, pointer);
   if (result != CUDA_SUCCESS || !attributes || !data) return result;
   const auto tracked = FindTracked(pointer);

@@ -8,6 +8,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/captures.h"
 #include "hooklib/engine/device/context_scope.h"
+#include "hooklib/engine/device/failures.h"
 #include "hooklib/engine/device/green_contexts.h"
 #include "hooklib/engine/device/unmanaged.h"
 #include "hooklib/engine/device/virtual_memory.h"
@@ -28,6 +29,7 @@ CUresult Synchronize(CUstream handle, bool ptsz, Wait wait) {
   Stream* stream = FindStream(handle, ptsz);
   const uint64_t seq = stream ? stream->seq.load(std::memory_order_acquire) : 0;
   const CUresult result = wait();
+  if (stream) NoteAnswer(stream->owner, result);
   if (stream && result == CUDA_SUCCESS) {
     {
       DeviceLock lock(stream->device->mutex);
@@ -61,6 +63,7 @@ CUresult SynchronizeContext(CUcontext named, Wait wait) {
     }
   }
   const CUresult result = wait();
+  if (device) NoteAnswer(context, result);
   if (result == CUDA_SUCCESS && device) {
     DeviceLock lock(device->mutex);
     for (const auto& [stream, seq] : before) {

@@ -10,9 +10,9 @@ namespace sluice {
 
 namespace {
 
-constexpr const char* kExported = "a handle is exported after it was mapped, which is not supported";
-constexpr const char* kArray = "a handle with contents is bound to a sparse array, which is not supported";
-constexpr const char* kMulticast = "a handle with contents is bound to a multicast object, which is not supported";
+constexpr const char* kExported = "a handle is exported";
+constexpr const char* kArray = "a handle is bound to a sparse array";
+constexpr const char* kMulticast = "a handle is bound to a multicast object";
 
 // make(driver's handle), for memory that only the driver's own form serves.
 template <typename Make>

@@ -11,7 +11,7 @@
 namespace sluice {
 
 inline memory::Extent Rows(CUdeviceptr base, size_t pitch, size_t width, size_t height) {
-  return {base, height ? pitch * (height - 1) + width : 0};
+  return {base, width && height ? pitch * (height - 1) + width : 0};
 }
 
 // Where one side of a copy begins; 0: in an array. A host's pointer may point into managed memory.
@@ -28,7 +28,8 @@ inline memory::Extent Side3D(CUdeviceptr at, size_t pitch, size_t rows, size_t x
                              size_t height, size_t depth) {
   if (!at) return {};
   const size_t slice = pitch * (rows ? rows : height);
-  return {at + z * slice + y * pitch + x, depth && height ? slice * (depth - 1) + pitch * (height - 1) + width : 0};
+  const bool is_empty = !width || !height || !depth;
+  return {at + z * slice + y * pitch + x, is_empty ? 0 : slice * (depth - 1) + pitch * (height - 1) + width};
 }
 
 // The destination, then the source.

@@ -6,6 +6,7 @@
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
+#include "hooklib/engine/device/failures.h"
 #include "hooklib/engine/execute/discards.h"
 #include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/execute/value_waits.h"
@@ -176,8 +177,9 @@ void EndCounted(void* queue) {
   stream->seq.fetch_add(1, std::memory_order_release);
 }
 
-void WorkScope::End(CUresult) {
+void WorkScope::End(CUresult result) {
   if (capturing_) return;
+  NoteAnswer(stream_->owner, result);
   stream_->seq.fetch_add(1, std::memory_order_release);
   if (!ordered_) return;
   if (follow_up_) {

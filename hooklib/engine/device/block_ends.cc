@@ -1,0 +1,23 @@
+#include "hooklib/engine/device/block_ends.h"
+
+#include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/virtual_memory.h"
+
+namespace sluice {
+
+bool ReachesPastItsBlock(memory::Extent range) {
+  // The driver rounds its blocks up to so much.
+  constexpr uint64_t kBlockUnit = 512;
+  if (range.bytes == 0) return false;
+  for (const auto& device : Devices()) {
+    if (!device->MayHold(range.base)) continue;
+    DeviceLock lock(device->mutex);
+    memory::Va base = 0;
+    if (const memory::Allocation* const block = device->live.Find(range.base, &base))
+      return range.bytes > base + memory::RoundUp(block->bytes, kBlockUnit) - range.base;
+    if (device->residency.chunks().InArena(range.base)) return true;
+  }
+  return virtual_memory::IsUnmapped(range.base);
+}
+
+}  // namespace sluice

@@ -1,0 +1,16 @@
+// Ranges that reach past a block of the application's.
+#ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_BLOCK_ENDS_H_
+#define SLUICE_HOOKLIB_ENGINE_DEVICE_BLOCK_ENDS_H_
+
+#include "hooklib/memory/types.h"
+
+namespace sluice {
+
+// Whether the driver would refuse a copy or a fill of the range, which begins in memory of the engine's: it reaches
+// past its block, or its begin was freed or is not mapped. The bytes behind are another block's here, and the driver
+// takes a whole arena for one allocation. Thread-safe; takes the device's lock where the range may be tracked.
+bool ReachesPastItsBlock(memory::Extent range);
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_ENGINE_DEVICE_BLOCK_ENDS_H_
