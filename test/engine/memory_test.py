@@ -44,7 +44,8 @@ scenario("stream_values_in_device_memory", pressed=96 * MIB, evicts=False)
 @test
 def allocations_answer_as_the_driver():
     capture = {"SIMGPU_CAPTURE": "error"}
-    unhooked, *hooked = (run("allocations_answer_as_the_driver", budget, env=capture) for budget in (None, LARGE, SMALL))
+    runs = [run("allocations_answer_as_the_driver", budget, env=capture) for budget in (None, LARGE, SMALL)]
+    unhooked, *hooked = runs
     expect("900 900\n" in unhooked.out, "the driver refuses", str(unhooked))
     for outcome in hooked:
         expect(outcome.out == unhooked.out, "results differ", f"{unhooked}\n{outcome}")
