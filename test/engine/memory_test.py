@@ -21,6 +21,7 @@ scenario("discards_of_the_program_under_pressure", pressed=512 * MIB)
 scenario("calls_that_need_managed_memory", pressed=256 * MIB, evicts=False)
 scenario("pools_know_their_memory", pressed=256 * MIB, evicts=False)
 scenario("calls_past_an_allocation", pressed=256 * MIB, evicts=False)
+scenario("arrays_take_what_their_format_takes", pressed=96 * MIB, evicts=False)
 scenario("copies_past_their_block", pressed=96 * MIB, evicts=False)
 scenario("reserved_addresses_hold_nothing", pressed=96 * MIB, evicts=False)
 scenario("pool_marks_are_reset_alone", pressed=96 * MIB, evicts=False)
@@ -43,7 +44,8 @@ scenario("stream_values_in_device_memory", pressed=96 * MIB, evicts=False)
 @test
 def allocations_answer_as_the_driver():
     capture = {"SIMGPU_CAPTURE": "error"}
-    unhooked, *hooked = (run("allocations_answer_as_the_driver", budget, env=capture) for budget in (None, LARGE, SMALL))
+    runs = [run("allocations_answer_as_the_driver", budget, env=capture) for budget in (None, LARGE, SMALL)]
+    unhooked, *hooked = runs
     expect("900 900\n" in unhooked.out, "the driver refuses", str(unhooked))
     for outcome in hooked:
         expect(outcome.out == unhooked.out, "results differ", f"{unhooked}\n{outcome}")

@@ -264,3 +264,32 @@ SCENARIO(locations_of_a_batch_are_in_order) {
   std::printf("%d %d\n", cuMemPrefetchBatchAsync(at, sizes, 3, to, right, 2, 0, s),
               cuMemPrefetchBatchAsync(at, sizes, 3, to, late, 2, 0, s));
 }
+
+// Arrays that fit the budget by what they take, whatever the number of their channels says.
+SCENARIO(arrays_take_what_their_format_takes) {
+  const Card card;
+  struct {
+    CUarray_format format;
+    unsigned channels, mib;
+  } const formats[] = {{CU_AD_FORMAT_BC1_UNORM, 4, 8},     {CU_AD_FORMAT_BC7_UNORM, 4, 16},
+                       {CU_AD_FORMAT_BC5_SNORM, 2, 16},    {CU_AD_FORMAT_UNORM_INT8X1, 1, 16},
+                       {CU_AD_FORMAT_UNORM_INT8X4, 4, 64}, {CU_AD_FORMAT_SNORM_INT16X2, 2, 64},
+                       {CU_AD_FORMAT_HALF, 2, 64},         {CU_AD_FORMAT_UNSIGNED_INT8, 4, 64}};
+  for (const auto& f : formats) {
+    CUDA_ARRAY3D_DESCRIPTOR shape{4096, 4096, 0, f.format, f.channels, 0};
+    size_t before = 0, after = 0;
+    CUarray array = nullptr;
+    OK(cuMemGetInfo(&before, nullptr));
+    OK(cuArray3DCreate(&array, &shape));
+    OK(cuMemGetInfo(&after, nullptr));
+    if (Budget() != 0) EXPECT(before - after == f.mib * kMiB);
+    OK(cuArrayDestroy(array));
+    // Eight levels: 4/3 of the first one, less than a tenth of a percent.
+    CUmipmappedArray levels = nullptr;
+    OK(cuMipmappedArrayCreate(&levels, &shape, 8));
+    OK(cuMemGetInfo(&after, nullptr));
+    if (Budget() != 0)
+      EXPECT((before - after) * 3 <= f.mib * kMiB * 4 && (before - after) * 3003 >= f.mib * kMiB * 4000);
+    OK(cuMipmappedArrayDestroy(levels));
+  }
+}

@@ -6,6 +6,7 @@
 #include "common/mutex.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/array_bytes.h"
 #include "hooklib/engine/device/budget_follower.h"
 #include "hooklib/engine/device/locations.h"
 #include "hooklib/engine/device/unmanaged.h"
@@ -81,28 +82,6 @@ void DropAllOf(CUcontext context) {
     charge.device->ReleaseUnmanaged(charge.bytes);
     return true;
   });
-}
-
-uint64_t ArrayBytes(const CUDA_ARRAY3D_DESCRIPTOR& d, unsigned levels) {
-  // Such arrays consist of VMM memory that is mapped into them, and was counted when it was made.
-  if (d.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;
-  uint64_t element = 4;
-  switch (d.Format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8:
-      element = 1;
-      break;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF:
-      element = 2;
-      break;
-    default:
-      break;
-  }
-  const uint64_t base =
-      d.Width * (d.Height ? d.Height : 1) * (d.Depth ? d.Depth : 1) * element * (d.NumChannels ? d.NumChannels : 1);
-  return levels > 1 ? base + base / 3 : base;
 }
 
 template <typename Handle, typename Make>
