@@ -92,6 +92,20 @@ class Mutator {
   std::mt19937 random_;
 };
 
+// Takes the webhook's entries from a list of claims, and a list that holds no others.
+void DropOwnClaims(Json& object, const char* name) {
+  const auto list = object.find(name);
+  if (list == object.end()) return;
+  Json kept = Json::array();
+  for (const Json& entry : list->is_array() ? *list : Json::array()) {
+    const bool is_ours = entry.is_object() && entry.value("name", Json("")).is_string() &&
+                         entry.value("name", "").starts_with("sluice-");
+    if (!is_ours) kept.push_back(entry);
+  }
+  object[name] = kept;
+  if (kept.empty()) object.erase(name);
+}
+
 // The pod without the fields that sluice may change.
 Json Stripped(Json pod) {
   if (auto m = pod.find("metadata"); m != pod.end() && m->is_object()) {
@@ -99,6 +113,11 @@ Json Stripped(Json pod) {
       a->erase("sluice.dev/injected");
       a->erase("sluice.dev/placement");
       a->erase("sluice.dev/granted");
+      // Where shares are claims, a size in units becomes an annotation.
+      for (auto entry = a->begin(); entry != a->end();) {
+        const bool is_size = entry.key().starts_with("gpu-") && entry.key().find(".sluice.dev/") != std::string::npos;
+        entry = is_size ? a->erase(entry) : std::next(entry);
+      }
       if (a->empty()) m->erase("annotations");
     } else if (a != m->end() && a->is_null()) {
       m->erase("annotations");
@@ -108,6 +127,7 @@ Json Stripped(Json pod) {
     pod.erase("metadata");
   }
   pod["spec"].erase("runtimeClassName");
+  DropOwnClaims(pod["spec"], "resourceClaims");
   const auto scheduler = pod["spec"].find("schedulerName");
   if (scheduler != pod["spec"].end() && (*scheduler == "sluice-scheduler" || *scheduler == "default-scheduler" ||
                                          *scheduler == "" || scheduler->is_null())) {
@@ -126,6 +146,7 @@ Json Stripped(Json pod) {
       }
       c["env"] = kept;
       if (!c.contains("resources") || !c["resources"].is_object()) c["resources"] = Json::object();
+      DropOwnClaims(c["resources"], "claims");
       for (const char* which : {"limits", "requests"}) {
         Json& quantities = c["resources"][which];
         if (quantities.is_null()) quantities = Json::object();
