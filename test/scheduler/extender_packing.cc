@@ -141,7 +141,7 @@ class Cluster {
     ClaimFacts claim{.key = Key(pod), .is_allocated = !held.empty(), .held = std::move(held), .pod = pod.uid};
     if (!claim.is_allocated) {
       auto requested = std::make_shared<RequestedClaim>();
-      requested->classes = {"sluice.dev"};
+      requested->classes.push_back({"sluice.dev"});
       requested->cards.requests = {{.name = "gpu", .count = request.cards, .memory = request.units * kMiB}};
       claim.requested = std::move(requested);
     }
