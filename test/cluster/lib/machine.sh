@@ -69,8 +69,8 @@ restore_machine() {
       [ ! -d "$p" ] || find "$p" -depth -type d -exec rmdir {} \; 2>/dev/null
     done
     rm -f /var/lib/cni/results/$CNI_NAME-* /var/lib/cni/results/cni-loopback-*
-    # Links to logs that are gone: kubelet removes them now and then, and may have been stopped before.
-    find /var/log/containers -maxdepth 1 -xtype l -delete 2>/dev/null
+    # Links to logs: kubelet removes them now and then, and may have been stopped before. Their targets may still exist.
+    find /var/log/containers -maxdepth 1 -type l \( -xtype l -o -lname "$STATE/*" \) -delete 2>/dev/null
     # The mark is removed last: without it, remaining files would count as another kubelet's.
     find $KUBELET_DIR -xdev -mindepth 1 -depth ! -path $KUBELET_DIR/.sluice-cluster -delete 2>/dev/null
     rm -f $KUBELET_DIR/.sluice-cluster
