@@ -122,6 +122,7 @@ CLUSTER = {
     "kubectl -n sluice-system get configmap sluice-scheduler -o jsonpath='{.data.volcano\\.yaml}'": Run(
         "extender.urlPrefix"
     ),
+    "kubectl delete resourceclaimtemplates -A -l app.kubernetes.io/managed-by=sluice": Run(),
     "helm uninstall sluice -n sluice-system": Run("uninstalled", more="--wait"),
     "kubectl annotate nodes --all sluice.dev/gpus-": Run("annotated"),
     "kubectl delete namespace sluice-system": Run("deleted"),
