@@ -30,7 +30,7 @@ class ClaimTemplates {
 
   kube::Client client_;
   Mutex mutex_;
-  std::set<std::string> known_ SLUICE_GUARDED_BY(mutex_);   // "namespace/name", compared with what was wanted
+  std::set<std::string> known_ SLUICE_GUARDED_BY(mutex_);   // "namespace/name", compared with the wanted template
   std::set<std::string> listed_ SLUICE_GUARDED_BY(mutex_);  // in the list that is being read
   uint64_t deletions_ SLUICE_GUARDED_BY(mutex_) = 0;        // a template may go while it is compared
   bool is_watched_ SLUICE_GUARDED_BY(mutex_) = false;

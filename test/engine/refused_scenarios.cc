@@ -168,7 +168,7 @@ SCENARIO(pool_marks_are_reset_alone) {
   print("used again");
 }
 
-// cuMemFree of a pool's memory takes the GPU's work for done: a stream may wait for what the thread does behind it.
+// cuMemFree of a pool's memory takes the GPU's work for done: a stream may wait for a later call of the thread.
 SCENARIO(pool_memory_is_freed_without_a_wait) {
   Card card;
   CUstream s = card.Stream(), waiting = card.Stream();
@@ -265,7 +265,7 @@ SCENARIO(locations_of_a_batch_are_in_order) {
               cuMemPrefetchBatchAsync(at, sizes, 3, to, late, 2, 0, s));
 }
 
-// Arrays that fit the budget by what they take, whatever the number of their channels says.
+// Arrays whose bytes fit the budget, though a full element for each channel would not.
 SCENARIO(arrays_take_what_their_format_takes) {
   const Card card;
   struct {

@@ -39,7 +39,7 @@ TEST_CASE("the API server keeps a claim template as it is written, and a second 
   CHECK(templates.Ensure("default", {one}).empty());
   const auto stored = client.Get(Path(one));
   REQUIRE(stored.ok());
-  CHECK((*stored)["spec"]["spec"] == one.object["spec"]["spec"]);  // no default is missing in what was hashed
+  CHECK((*stored)["spec"]["spec"] == one.object["spec"]["spec"]);  // the hashed spec has all defaults
   CHECK((*stored)["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "sluice");
   CHECK(templates.Ensure("default", {one, one}).empty());
   ClaimTemplates other_replica(ByCertificate());

@@ -129,7 +129,7 @@ class Requester {
   }
 
  private:
-  // Whole percent: what was asked for, rounded up, at most compute-limit; else `fallback`.
+  // Whole percent: the requested time, rounded up, at most compute-limit; else `fallback`.
   uint32_t Compute(uint64_t fallback) const {
     uint64_t percent =
         s_.compute_request ? (*s_.compute_request + kMillionthsPerPercent - 1) / kMillionthsPerPercent : fallback;

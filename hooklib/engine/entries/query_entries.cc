@@ -30,7 +30,7 @@ std::optional<CUresult> AnswerMapped(CUpointer_attribute attribute, CUdeviceptr 
     return CUDA_SUCCESS;
   };
   switch (attribute) {
-    // The range is what is reserved (cuda.h), and the mapping a part of it.
+    // The range is the reservation (cuda.h), and the mapping a part of it.
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       return put(static_cast<CUdeviceptr>(mapping->reservation.base));
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
