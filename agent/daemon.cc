@@ -228,7 +228,7 @@ class Daemon {
     sampling_ = true;
     std::vector<std::string> gpus, allocations;
     std::set<int64_t> attached;
-    for (const CardStatus& c : node_.Status().cards) gpus.push_back(c.uuid);
+    for (const CardStatus& c : node_.Cards()) gpus.push_back(c.uuid);
     for (const auto& [id, identity] : node_.KnownIdentities()) {
       allocations.push_back(id);
       attached.insert(identity.pids.begin(), identity.pids.end());
