@@ -105,6 +105,9 @@ bool FindReservation(uint64_t address, uint64_t* base, uint64_t* size);  // cuMe
 CUresult FreeNow(CUdeviceptr p);
 CUmemoryPool DefaultPool(int card);
 void FreeArray(CUarray array);
+const CUmemAllocationProp& MappedProperties(const Allocation& a);  // of the memory of a mapping
+constexpr uint64_t kMaxDecompressedBytes = 4 << 20;                // CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH
+bool IsDecompressCapable(const Allocation& a);
 void NotePrefetch(const PrefetchRange& range);  // for cuMemRangeGetAttribute
 
 // Launches.

@@ -58,9 +58,9 @@ CUresult FreeNow(CUdeviceptr p) {
   const uint64_t size = (a->size + 511) / 512 * 512;
   if (a->kind == MemoryKind::kManaged) CheckLateRequests(p, a->size);
   if (a->owner != nullptr && a->kind != MemoryKind::kPool) static_cast<CUcontext>(a->owner)->memory.erase(p);
-  if (a->kind == MemoryKind::kUnmanaged) Sim().GiveUnmanaged(a->card, size);
+  if (a->kind == MemoryKind::kUnmanaged && a->counted) Sim().GiveUnmanaged(a->card, size);
   auto* const pool = a->kind == MemoryKind::kPool ? static_cast<CUmemPoolHandle_st*>(a->owner) : nullptr;
-  if (pool != nullptr) {
+  if (pool != nullptr && a->counted) {
     pool->used -= size;
     pool->reserved -= size;
     Sim().GiveUnmanaged(a->card, size);
@@ -258,6 +258,9 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       *static_cast<int*>(data) = a != nullptr && a->kind == MemoryKind::kUnmanaged;
       return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      *static_cast<int*>(data) = a != nullptr && simgpu::IsDecompressCapable(*a);
+      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       *static_cast<unsigned long long*>(data) = 0;
       return CUDA_SUCCESS;
@@ -311,6 +314,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
       case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
         *static_cast<int*>(data[i]) = 0;
         break;
       default:
@@ -325,18 +329,6 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   Allocation* const a = simgpu::FindAllocation(p);
   NEED_ARG(value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && a != nullptr);
   a->sync_memops = *static_cast<const unsigned*>(value) != 0;
-  return CUDA_SUCCESS;
-}
-
-// Inter-process handles: unmanaged memory could be exported, but two processes' arenas share no bytes here.
-CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr p) {
-  BEGIN(1000);
-  NEED_ARG(handle != nullptr);
-  Allocation* a = simgpu::FindAllocation(p);
-  NEED_ARG(a != nullptr && a->kind == MemoryKind::kUnmanaged);
-  std::memset(handle, 0, sizeof *handle);
-  std::memcpy(handle->reserved, &a->base, sizeof a->base);
-  std::memcpy(handle->reserved + 8, &a->size, sizeof a->size);
   return CUDA_SUCCESS;
 }
 

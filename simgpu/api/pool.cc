@@ -38,7 +38,7 @@ CUmemoryPool CurrentPool(int card) {
 }
 
 CUresult AllocFromPool(simgpu::Call& call, CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  NEED_ARG(out != nullptr && pool != nullptr && pool->magic == kPoolMagic);
+  NEED_ARG(out != nullptr && pool != nullptr && pool->magic == kPoolMagic && !pool->is_imported);
   if (bytes == 0) {
     *out = 0;
     return CUDA_SUCCESS;
