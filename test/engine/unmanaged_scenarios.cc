@@ -242,3 +242,27 @@ SCENARIO(vmm_memory_counts) {
   OK(cuMemUnmap(va, 64 * kMiB));
   OK(cuMemCreate(&handle, 64 * kMiB, &prop, 0));
 }
+
+// Managed memory that begins as the host's is no more of the GPU's than other managed memory.
+SCENARIO(managed_memory_for_the_host_first) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> blocks;
+  for (unsigned i = 0; i < 10; ++i) {
+    CUdeviceptr block = 0;
+    OK(cuMemAllocManaged(&block, 20 * kMiB + 4096 * i, i % 2 == 0 ? CU_MEM_ATTACH_HOST : CU_MEM_ATTACH_GLOBAL));
+    blocks.push_back(block);
+    OK(cuStreamAttachMemAsync(s, block, 0, i % 4 == 0 ? CU_MEM_ATTACH_SINGLE : CU_MEM_ATTACH_GLOBAL));
+    OK(cuStreamSynchronize(s));
+  }
+  for (unsigned round = 1; round < 4; ++round) {
+    for (const CUdeviceptr block : blocks) card.Named(s, {Update(block, 20 * kMiB)});
+  }
+  OK(cuStreamAttachMemAsync(s, blocks[0], 0, CU_MEM_ATTACH_HOST));
+  OK(cuStreamSynchronize(s));
+  for (const CUdeviceptr block : blocks) PrintDigest("block", block, 20 * kMiB);
+  int is_managed = 0;
+  OK(cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, blocks[0]));
+  Print("managed", static_cast<uint64_t>(is_managed));
+  for (const CUdeviceptr block : blocks) OK(cuMemFree(block));
+}

@@ -73,7 +73,8 @@ PoolTraits TraitsOf(const CUmemLocation& location, CUmemAllocationType type) {
 
 PoolTraits TraitsOf(const CUmemPoolProps& properties) {
   PoolTraits traits = TraitsOf(properties.location, properties.allocType);
-  traits.is_served &= properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE;
+  // A use, as decompression by hardware, is of the driver's own memory alone.
+  traits.is_served &= properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties.usage == 0;
   return traits;
 }
 

@@ -110,7 +110,9 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
   if (!device || !pointer || bytes == 0) return real();
   if (const CUresult failure = CurrentFailure(); failure != CUDA_SUCCESS) return failure;
   CUresult result;
-  if (flags == CU_MEM_ATTACH_GLOBAL && device->managed) {
+  // Attachment restricts nothing here (advice_entries.cc): memory that begins as the host's alone is served, too.
+  const bool is_known = flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST;
+  if (is_known && device->managed) {
     result = device->Allocate(bytes, true, pointer);
   } else {
     if (device->ExceedsManagedLimit(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -160,11 +160,13 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
   return result;
 }
 
-// Memory that moves can be pinned by no other device and has no file descriptor.
+// Memory that moves can be pinned by no other device, has no file descriptor, and is not decompressed into by hardware.
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice ordinal) {
   const CUresult result = g_real.cuDeviceGetAttribute(value, attribute, ordinal);
   const bool needs_fixed_memory = attribute == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED ||
                                   attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED ||
+                                  attribute == CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK ||
+                                  attribute == CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH ||
                                   static_cast<int>(attribute) == cuda_newer::kDmaBufMmapSupported ||
                                   static_cast<int>(attribute) == cuda_newer::kRdmaOfLocalizedMemory;
   if (result != CUDA_SUCCESS || !value || !needs_fixed_memory) return result;
