@@ -1,4 +1,4 @@
-// What generated programs do beside plain memory: handles that are mapped twice or exported, semaphores of other
+// What generated programs do beside work on blocks: handles that are mapped twice or exported, semaphores of other
 // interfaces, decompression, surfaces, pools' marks, and calls behind an error that lasts.
 #include <dlfcn.h>
 #include <unistd.h>
