@@ -33,6 +33,9 @@ scenario("batch_copies_to_discarded_memory", pressed=32 * MIB)
 scenario("batch_copies_past_their_block", pressed=96 * MIB, evicts=False)
 scenario("managed_memory_for_the_host_first", pressed=64 * MIB)
 scenario("memory_of_another_process", pressed=64 * MIB)
+scenario(
+    "unmanaged_memory_of_another_process", of="memory_of_another_process", pressed=None, env={"SLUICE_UNMANAGED": "1"}
+)
 scenario("external_memory_and_semaphores", pressed=48 * MIB)
 scenario("decompression", pressed=48 * MIB)
 scenario("freed_pointers_are_unknown", pressed=256 * MIB, evicts=False)
