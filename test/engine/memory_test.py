@@ -39,6 +39,7 @@ scenario(
 scenario("external_memory_and_semaphores", pressed=48 * MIB)
 scenario("decompression", pressed=48 * MIB)
 scenario("freed_pointers_are_unknown", pressed=256 * MIB, evicts=False)
+scenario("attributes_of_each_memory", pressed=256 * MIB, evicts=False)
 scenario("sync_memops_are_remembered", pressed=256 * MIB, evicts=False)
 scenario("ranges_are_as_the_program_said", pressed=256 * MIB)
 scenario("ranges_beside_a_peer", profile="two-gpu", evicts=False)
