@@ -56,6 +56,22 @@ CUresult Take(CUmemoryPool pool, size_t bytes, CUdeviceptr* out) {
   return CUDA_SUCCESS;
 }
 
+// Of a managed pool. A preferred location is not simulated.
+CUresult TakeManaged(CUmemoryPool pool, size_t bytes, int card, CUdeviceptr* out) {
+  const uint64_t size = (bytes + 511) / 512 * 512, address = Sim().memory().Reserve(size, simgpu::kGranuleBytes);
+  NEED(address != 0, CUDA_ERROR_OUT_OF_MEMORY);
+  Allocation* a = Sim().memory().Add(address, bytes, MemoryKind::kManaged, card);
+  a->requested = bytes;
+  a->pool = pool;
+  Sim().memory().managed_requested += bytes;
+  pool->used += size;
+  pool->reserved += size;
+  pool->used_high = std::max(pool->used_high, pool->used);
+  pool->reserved_high = std::max(pool->reserved_high, pool->reserved);
+  *out = address;
+  return CUDA_SUCCESS;
+}
+
 CUresult AllocFromPool(simgpu::Call& call, CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
   NEED_ARG(out != nullptr && pool != nullptr && pool->magic == kPoolMagic && !pool->is_imported);
   if (bytes == 0) {
@@ -64,6 +80,8 @@ CUresult AllocFromPool(simgpu::Call& call, CUdeviceptr* out, size_t bytes, CUmem
   }
   NEED(bytes >> 56 == 0, CUDA_ERROR_OUT_OF_MEMORY);
   if (simgpu::Capturing(stream)) pool = simgpu::GraphPool(pool->card);
+  if (pool->props.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED)
+    return TakeManaged(pool, bytes, stream->context->card, out);
   if (const CUresult r = Take(pool, bytes, out); r != CUDA_SUCCESS) return r;
   if (simgpu::Capturing(stream)) {
     // Simplification: the graph's memory exists from the capture on.
@@ -158,6 +176,31 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice dev) {
   return CUDA_SUCCESS;
 }
 
+// Of a device's pinned memory, or managed ones by their preferred location.
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
+  BEGIN(100);
+  NEED_ARG(out != nullptr && location != nullptr);
+  const bool has_device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+  int card = 0;
+  NEED(!has_device || simgpu::CardOf(location->id, &card), CUDA_ERROR_INVALID_DEVICE);
+  if (type == CU_MEM_ALLOCATION_TYPE_PINNED) {
+    NEED(has_device, CUDA_ERROR_NOT_SUPPORTED);
+    *out = simgpu::DefaultPool(card);
+    return CUDA_SUCCESS;
+  }
+  NEED_ARG(type == CU_MEM_ALLOCATION_TYPE_MANAGED);
+  static auto& pools = *new std::map<int, CUmemoryPool>;
+  CUmemoryPool& pool = pools[has_device ? card : -1];
+  if (pool == nullptr) {
+    pool = new CUmemPoolHandle_st;
+    pool->card = card;
+    pool->props.allocType = type;
+    pool->props.location = *location;
+  }
+  *out = pool;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice dev) {
   BEGIN(100);
   NEED_ARG(out != nullptr);
@@ -177,9 +220,12 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
 CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
   BEGIN_UNSAFE(5000);
   NEED_ARG(out != nullptr && props != nullptr);
-  NEED(props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE,
-       CUDA_ERROR_NOT_SUPPORTED);
-  NEED_CARD(props->location.id);
+  const bool is_managed = props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+  const bool has_device = props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  NEED(is_managed || (props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED && has_device), CUDA_ERROR_NOT_SUPPORTED);
+  NEED_ARG(!is_managed || (props->handleTypes == CU_MEM_HANDLE_TYPE_NONE && props->usage == 0));
+  int card = 0;
+  NEED(!has_device || simgpu::CardOf(props->location.id, &card), CUDA_ERROR_INVALID_DEVICE);
   auto* p = new CUmemPoolHandle_st;
   p->card = card;
   p->props = *props;

@@ -70,6 +70,17 @@ CUresult WaitSemaphore(int semaphore, CUstream stream) {
   return cuWaitExternalSemaphoresAsync(&g_semaphores[semaphore], &said, 1, stream);
 }
 
+CUresult MakeManagedPool(CUmemoryPool* out, int device) {
+#if CUDA_VERSION >= 13000
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
+  props.location.type = device % 2 == 0 ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_NONE;
+  props.location.id = device % 2 == 0 ? device : 0;
+  return cuMemPoolCreate(out, &props);
+#else
+  return MakePool(out, device);
+#endif
+}
 CUresult MakeUnpackPool(CUmemoryPool* out, int device) {
   CUmemPoolProps props{};
   props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;

@@ -84,6 +84,7 @@ CUresult Export(CUdeviceptr at);
 CUresult MakeSemaphore(int semaphore);
 CUresult SignalSemaphore(int semaphore, CUstream stream);
 CUresult WaitSemaphore(int semaphore, CUstream stream);
+CUresult MakeManagedPool(CUmemoryPool* out, int device);
 // A pool for decompression by hardware. Unpack() writes `unpacked` bytes and their number behind them.
 CUresult MakeUnpackPool(CUmemoryPool* out, int device);
 CUresult Unpack(CUdeviceptr to, CUdeviceptr from, size_t packed, size_t unpacked, CUstream stream, bool is_expected);

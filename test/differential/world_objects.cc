@@ -95,6 +95,10 @@ bool World::DoObjects(const Op& op) {
         Emit(kMakeUnpackPool, op.thread, {op.a, pools[op.a]});
         return true;
       }
+      if (target_.forms >= 2 && target_.discard && random.OneIn(2)) {
+        Emit(kMakeManagedPool, op.thread, {op.a, pools[op.a]});
+        return true;
+      }
       Emit(kMakePool, op.thread, {op.a, pools[op.a]});
       return true;
     case OpKind::kEndPool:

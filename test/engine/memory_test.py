@@ -32,6 +32,7 @@ scenario("locations_of_a_batch_are_in_order", pressed=96 * MIB, evicts=False)
 scenario("batch_copies_to_discarded_memory", pressed=32 * MIB)
 scenario("batch_copies_past_their_block", pressed=96 * MIB, evicts=False)
 scenario("managed_memory_for_the_host_first", pressed=64 * MIB)
+scenario("managed_pools_are_oversubscribed", pressed=64 * MIB)
 scenario("memory_of_another_process", pressed=64 * MIB)
 scenario(
     "unmanaged_memory_of_another_process", of="memory_of_another_process", pressed=None, env={"SLUICE_UNMANAGED": "1"}
