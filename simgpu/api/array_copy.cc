@@ -106,14 +106,20 @@ ROW_LATER(cuMemcpyHtoAAsync_v2, (CUarray a, size_t at, const void* p, size_t n, 
 ROW_LATER(cuMemcpyAtoHAsync_v2, (void* p, CUarray a, size_t at, size_t n, CUstream s), (p, a, at, n, s), Host(p),
           Array(a, at), n)
 
-ENTRY(cuMemcpy3DBatchAsync_v2, _ptsz,
-      (size_t count, CUDA_MEMCPY3D_BATCH_OP* list, unsigned long long flags, CUstream s), (count, list, flags, s)) {
+ENTRY(cuMemcpy3DBatchAsync, _ptsz,
+      (size_t count, CUDA_MEMCPY3D_BATCH_OP* list, size_t* failed, unsigned long long flags, CUstream s),
+      (count, list, failed, flags, s)) {
+  if (failed != nullptr) *failed = SIZE_MAX;
   NEED_ARG(count != 0 && list != nullptr && flags == 0 && s != nullptr);
   std::vector<CUDA_MEMCPY3D> copies(count);
   {
     BEGIN(0);
     for (size_t i = 0; i < count; ++i) {
-      if (const CUresult r = FromBatch(list[i], &copies[i]); r != CUDA_SUCCESS) return r;
+      CUresult r = FromBatch(list[i], &copies[i]);
+      if (r == CUDA_SUCCESS) r = simgpu::CheckCopy3D(copies[i]);
+      if (r == CUDA_SUCCESS) continue;
+      if (failed != nullptr) *failed = i;
+      return r;
     }
   }
   for (const CUDA_MEMCPY3D& c : copies) {
@@ -123,10 +129,8 @@ ENTRY(cuMemcpy3DBatchAsync_v2, _ptsz,
   return CUDA_SUCCESS;
 }
 
-ENTRY(cuMemcpy3DBatchAsync, _ptsz,
-      (size_t count, CUDA_MEMCPY3D_BATCH_OP* list, size_t* failed, unsigned long long flags, CUstream s),
-      (count, list, failed, flags, s)) {
-  if (failed != nullptr) *failed = SIZE_MAX;
-  return kPerThread ? cuMemcpy3DBatchAsync_v2_ptsz(count, list, flags, s)
-                    : cuMemcpy3DBatchAsync_v2(count, list, flags, s);
+ENTRY(cuMemcpy3DBatchAsync_v2, _ptsz,
+      (size_t count, CUDA_MEMCPY3D_BATCH_OP* list, unsigned long long flags, CUstream s), (count, list, flags, s)) {
+  return kPerThread ? cuMemcpy3DBatchAsync_ptsz(count, list, nullptr, flags, s)
+                    : cuMemcpy3DBatchAsync(count, list, nullptr, flags, s);
 }

@@ -103,8 +103,12 @@ Allocation* FindAllocation(CUdeviceptr p);
 bool IsPinned(uint64_t address);
 bool FindReservation(uint64_t address, uint64_t* base, uint64_t* size);  // cuMemAddressReserve's, mapped or not
 CUresult FreeNow(CUdeviceptr p);
+CUmemoryPool PoolOf(const Allocation& a);  // null: of none
 CUmemoryPool DefaultPool(int card);
 void FreeArray(CUarray array);
+const CUmemAllocationProp& MappedProperties(const Allocation& a);  // of the memory of a mapping
+constexpr uint64_t kMaxDecompressedBytes = 4 << 20;                // CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH
+bool IsDecompressCapable(const Allocation& a);
 void NotePrefetch(const PrefetchRange& range);  // for cuMemRangeGetAttribute
 
 // Launches.

@@ -201,6 +201,14 @@ CUresult Copy3D(simgpu::Call& call, CUstream stream, const CUDA_MEMCPY3D* p, boo
   return Copy(call, stream, c, to, from, wait, p);
 }
 
+// Whether the driver would take the copy.
+CUresult CheckCopy(const CopyWork& c, Side to, Side from) {
+  if (c.width == 0 || c.height == 0 || c.depth == 0) return CUDA_SUCCESS;
+  NEED_ARG(SideOk(to, c.dst, Span(c.width, c.height, c.depth, c.dst_pitch, c.dst_slice)) &&
+           SideOk(from, c.src, Span(c.width, c.height, c.depth, c.src_pitch, c.src_slice)));
+  return CUDA_SUCCESS;
+}
+
 CUresult CopyPeer3D(simgpu::Call& call, CUstream stream, const CUDA_MEMCPY3D_PEER* p, bool wait) {
   NEED_ARG(p != nullptr);
   CopyWork c;
@@ -239,6 +247,13 @@ CUresult Set(simgpu::Call& call, CUstream stream, CUdeviceptr dst, size_t pitch,
 }
 
 }  // namespace
+
+CUresult simgpu::CheckCopy3D(const CUDA_MEMCPY3D& p) {
+  CopyWork c;
+  Side to, from;
+  const CUresult r = FromParams(p, &c, &to, &from);
+  return r == CUDA_SUCCESS ? CheckCopy(c, to, from) : r;
+}
 
 #define COST Sim().profile().copy_host_ns
 #define SYNC_COPY(name, suffix, params, arguments, dst, src, n, to, from) \
@@ -290,16 +305,24 @@ PARAM_COPY_ASYNC(cuMemcpy2DAsync_v2, CUDA_MEMCPY2D, Copy2D)
 PARAM_COPY_ASYNC(cuMemcpy3DAsync_v2, CUDA_MEMCPY3D, Copy3D)
 PARAM_COPY_ASYNC(cuMemcpy3DPeerAsync, CUDA_MEMCPY3D_PEER, CopyPeer3D)
 
-ENTRY(cuMemcpyBatchAsync_v2, _ptsz,
+// Nothing is copied where one of the copies is refused; it is named by its number.
+ENTRY(cuMemcpyBatchAsync, _ptsz,
       (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attributes,
-       size_t* index, size_t attribute_count, CUstream s),
-      (dsts, srcs, sizes, count, attributes, index, attribute_count, s)) {
+       size_t* index, size_t attribute_count, size_t* fail, CUstream s),
+      (dsts, srcs, sizes, count, attributes, index, attribute_count, fail, s)) {
   BEGIN(COST);
   (void)attributes;
   (void)index;
+  if (fail != nullptr) *fail = SIZE_MAX;
   NEED_ARG(dsts != nullptr && srcs != nullptr && sizes != nullptr && count != 0 && attribute_count <= count &&
            s != nullptr);
   NEED_STREAM(s);
+  for (size_t i = 0; i < count; ++i) {
+    const CUresult r = CheckCopy(Linear(dsts[i], srcs[i], sizes[i]), kAny, kAny);
+    if (r == CUDA_SUCCESS) continue;
+    if (fail != nullptr) *fail = i;
+    return r;
+  }
   for (size_t i = 0; i < count; ++i) {
     const CUresult r = Copy(call, stream, Linear(dsts[i], srcs[i], sizes[i]), kAny, kAny, false, nullptr);
     if (r != CUDA_SUCCESS) return r;
@@ -307,13 +330,12 @@ ENTRY(cuMemcpyBatchAsync_v2, _ptsz,
   return CUDA_SUCCESS;
 }
 
-ENTRY(cuMemcpyBatchAsync, _ptsz,
+ENTRY(cuMemcpyBatchAsync_v2, _ptsz,
       (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attributes,
-       size_t* index, size_t attribute_count, size_t* fail, CUstream s),
-      (dsts, srcs, sizes, count, attributes, index, attribute_count, fail, s)) {
-  if (fail != nullptr) *fail = SIZE_MAX;
-  return kPerThread ? cuMemcpyBatchAsync_v2_ptsz(dsts, srcs, sizes, count, attributes, index, attribute_count, s)
-                    : cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attributes, index, attribute_count, s);
+       size_t* index, size_t attribute_count, CUstream s),
+      (dsts, srcs, sizes, count, attributes, index, attribute_count, s)) {
+  return kPerThread ? cuMemcpyBatchAsync_ptsz(dsts, srcs, sizes, count, attributes, index, attribute_count, nullptr, s)
+                    : cuMemcpyBatchAsync(dsts, srcs, sizes, count, attributes, index, attribute_count, nullptr, s);
 }
 
 #define SET_1D(name, suffix, type, size)                              \

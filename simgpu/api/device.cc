@@ -220,6 +220,8 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     IS(MAX_PERSISTING_L2_CACHE_SIZE, 39321600);
     IS(MAX_ACCESS_POLICY_WINDOW_SIZE, 134213632);
     IS(HOST_NUMA_MULTINODE_IPC_SUPPORTED, 0);
+    IS(MEM_DECOMPRESS_ALGORITHM_MASK, 7);  // as Blackwell's
+    IS(MEM_DECOMPRESS_MAXIMUM_LENGTH, simgpu::kMaxDecompressedBytes);
 #undef IS
     default:
       NEED_ARG(attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX);

@@ -170,6 +170,15 @@ CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph g, const CUgraphNode* after
       const CUDA_BATCH_MEM_OP_NODE_PARAMS v = {p->memOp.ctx, p->memOp.count, p->memOp.paramArray, p->memOp.flags};
       return cuGraphAddBatchMemOpNode(out, g, after, count, &v);
     }
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+      return cuGraphAddMemFreeNode(out, g, after, count, p->free.dptr);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+      CUDA_MEM_ALLOC_NODE_PARAMS a{p->alloc.poolProps, p->alloc.accessDescs, p->alloc.accessDescCount,
+                                   p->alloc.bytesize, 0};
+      const CUresult r = cuGraphAddMemAllocNode(out, g, after, count, &a);
+      p->alloc.dptr = a.dptr;
+      return r;
+    }
     case CU_GRAPH_NODE_TYPE_CONDITIONAL: {
       BEGIN(2000);
       ADD(CU_GRAPH_NODE_TYPE_CONDITIONAL);

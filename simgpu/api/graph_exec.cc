@@ -84,6 +84,17 @@ CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode n, const CUD
   return simgpu::SetHost(mine, *p);
 }
 
+// The shape of the child stays.
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode n, CUgraph child) {
+  BEGIN(2000);
+  CUgraphNode mine = InExec(exec, n);
+  NEED_ARG(mine != nullptr && mine->child != nullptr && ValidGraph(child));
+  NEED(child->nodes.size() == mine->child->nodes.size(), CUDA_ERROR_INVALID_VALUE);
+  std::map<CUgraphNode, CUgraphNode> map;
+  mine->child = simgpu::CloneGraph(child, &map).release();
+  return CUDA_SUCCESS;
+}
+
 CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode n, CUgraphNodeParams* p) {
   NEED_ARG(p != nullptr);
   switch (p->type) {
@@ -99,6 +110,8 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode n, CUgraphNodePa
                                          p->memset.elementSize, p->memset.width, p->memset.height};
       return cuGraphExecMemsetNodeSetParams(exec, n, &m, p->memset.ctx);
     }
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      return cuGraphExecChildGraphNodeSetParams(exec, n, p->graph.graph);
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
   }

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <bitset>
 #include <cstdint>
 #include <map>
@@ -93,6 +94,11 @@ struct CUstream_st {
   std::vector<CUgraphNode> tail;  // dependencies of the next captured node
 };
 
+// Records of an event by all processes that know it.
+struct SimSharedEvent {
+  std::atomic<uint64_t> recorded{0}, done{0};
+};
+
 struct CUevent_st {
   uint32_t magic = kEventMagic;
   CUcontext context = nullptr;
@@ -100,6 +106,8 @@ struct CUevent_st {
   simgpu::FencePtr fence;  // of the latest record; null: never recorded
   std::shared_ptr<SimCapture> capture;
   std::vector<CUgraphNode> captured;
+  SimSharedEvent* shared = nullptr;  // with other processes
+  int shared_file = -1;
 };
 
 // A parsed module image; see README.md for the text.
@@ -220,6 +228,7 @@ struct CUgraphExec_st {
 struct CUmemPoolHandle_st {
   uint32_t magic = kPoolMagic;
   int card = 0;
+  bool is_imported = false;
   CUmemPoolProps props{};
   cuuint64_t threshold = 0;
   int reuse[3] = {1, 1, 1};

@@ -52,18 +52,22 @@ CUresult AllocateIn(Call&, CUcontext context, CUdeviceptr* out, uint64_t bytes, 
 }
 }  // namespace
 
+CUmemoryPool PoolOf(const Allocation& a) {
+  return static_cast<CUmemoryPool>(a.kind == MemoryKind::kPool ? a.owner : a.pool);
+}
+
 CUresult FreeNow(CUdeviceptr p) {
   Allocation* a = FindAllocation(p);
   if (a == nullptr || a->base != p || a->kind == MemoryKind::kMapped) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t size = (a->size + 511) / 512 * 512;
   if (a->kind == MemoryKind::kManaged) CheckLateRequests(p, a->size);
   if (a->owner != nullptr && a->kind != MemoryKind::kPool) static_cast<CUcontext>(a->owner)->memory.erase(p);
-  if (a->kind == MemoryKind::kUnmanaged) Sim().GiveUnmanaged(a->card, size);
-  auto* const pool = a->kind == MemoryKind::kPool ? static_cast<CUmemPoolHandle_st*>(a->owner) : nullptr;
-  if (pool != nullptr) {
+  if (a->kind == MemoryKind::kUnmanaged && a->counted) Sim().GiveUnmanaged(a->card, size);
+  auto* const pool = PoolOf(*a);
+  if (pool != nullptr && a->counted) {
     pool->used -= size;
     pool->reserved -= size;
-    Sim().GiveUnmanaged(a->card, size);
+    if (a->kind == MemoryKind::kPool) Sim().GiveUnmanaged(a->card, size);
   }
   if (a->kind == MemoryKind::kManaged) Sim().memory().managed_requested -= a->requested;
   Sim().memory().NoteFreed(*a, Sim().operations());
@@ -110,7 +114,7 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
   // The driver waits for all work that might use it; of a pool's memory it takes that for done (programming guide,
   // stream-ordered memory allocator).
   Sim().CatchUp(call.lock);
-  if (a->kind == MemoryKind::kPool) {
+  if (simgpu::PoolOf(*a) != nullptr) {
     Sim().CheckIdle(p, a->size, simgpu::ThisThread().now, "freed");
   } else {
     Sim().WaitContext(call.lock, nullptr, a->card, "a device (cuMemFree)");
@@ -229,7 +233,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       // Memory of a pool or a mapping belongs to no context.
-      NEED_ARG(a == nullptr || a->kind == MemoryKind::kUnmanaged || managed);
+      NEED_ARG(a == nullptr || a->kind == MemoryKind::kUnmanaged || (managed && a->pool == nullptr));
       *static_cast<CUcontext*>(data) = host ? simgpu::CurrentContext() : static_cast<CUcontext>(a->owner);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
@@ -258,6 +262,9 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       *static_cast<int*>(data) = a != nullptr && a->kind == MemoryKind::kUnmanaged;
       return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      *static_cast<int*>(data) = a != nullptr && simgpu::IsDecompressCapable(*a);
+      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       *static_cast<unsigned long long*>(data) = 0;
       return CUDA_SUCCESS;
@@ -274,7 +281,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       *static_cast<unsigned*>(data) = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      *static_cast<void**>(data) = a != nullptr && a->kind == MemoryKind::kPool ? a->owner : nullptr;
+      *static_cast<void**>(data) = a != nullptr ? simgpu::PoolOf(*a) : nullptr;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       *static_cast<size_t*>(data) = host ? 0 : a->size;
@@ -311,6 +318,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
       case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
         *static_cast<int*>(data[i]) = 0;
         break;
       default:
@@ -325,18 +333,6 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   Allocation* const a = simgpu::FindAllocation(p);
   NEED_ARG(value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && a != nullptr);
   a->sync_memops = *static_cast<const unsigned*>(value) != 0;
-  return CUDA_SUCCESS;
-}
-
-// Inter-process handles: unmanaged memory could be exported, but two processes' arenas share no bytes here.
-CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr p) {
-  BEGIN(1000);
-  NEED_ARG(handle != nullptr);
-  Allocation* a = simgpu::FindAllocation(p);
-  NEED_ARG(a != nullptr && a->kind == MemoryKind::kUnmanaged);
-  std::memset(handle, 0, sizeof *handle);
-  std::memcpy(handle->reserved, &a->base, sizeof a->base);
-  std::memcpy(handle->reserved + 8, &a->size, sizeof a->size);
   return CUDA_SUCCESS;
 }
 

@@ -1,7 +1,7 @@
 // Stream-ordered allocation: pools.
 #include <algorithm>
 
-#include "call.h"
+#include "graph_ops.h"
 
 using simgpu::Allocation;
 using simgpu::MemoryKind;
@@ -37,14 +37,7 @@ CUmemoryPool CurrentPool(int card) {
   return p != nullptr ? p : simgpu::DefaultPool(card);
 }
 
-CUresult AllocFromPool(simgpu::Call& call, CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  NEED_ARG(out != nullptr && pool != nullptr && pool->magic == kPoolMagic);
-  if (bytes == 0) {
-    *out = 0;
-    return CUDA_SUCCESS;
-  }
-  NEED(bytes >> 56 == 0, CUDA_ERROR_OUT_OF_MEMORY);
-  if (simgpu::Capturing(stream)) pool = simgpu::GraphPool(pool->card);
+CUresult Take(CUmemoryPool pool, size_t bytes, CUdeviceptr* out) {
   const uint64_t size = (bytes + 511) / 512 * 512;
   if (!Sim().TakeUnmanaged(pool->card, size)) return CUDA_ERROR_OUT_OF_MEMORY;
   const uint64_t address = Sim().memory().Reserve(size, 512);
@@ -60,11 +53,41 @@ CUresult AllocFromPool(simgpu::Call& call, CUdeviceptr* out, size_t bytes, CUmem
   pool->used_high = std::max(pool->used_high, pool->used);
   pool->reserved_high = std::max(pool->reserved_high, pool->reserved);
   *out = address;
+  return CUDA_SUCCESS;
+}
+
+// Of a managed pool. A preferred location is not simulated.
+CUresult TakeManaged(CUmemoryPool pool, size_t bytes, int card, CUdeviceptr* out) {
+  const uint64_t size = (bytes + 511) / 512 * 512, address = Sim().memory().Reserve(size, simgpu::kGranuleBytes);
+  NEED(address != 0, CUDA_ERROR_OUT_OF_MEMORY);
+  Allocation* a = Sim().memory().Add(address, bytes, MemoryKind::kManaged, card);
+  a->requested = bytes;
+  a->pool = pool;
+  Sim().memory().managed_requested += bytes;
+  pool->used += size;
+  pool->reserved += size;
+  pool->used_high = std::max(pool->used_high, pool->used);
+  pool->reserved_high = std::max(pool->reserved_high, pool->reserved);
+  *out = address;
+  return CUDA_SUCCESS;
+}
+
+CUresult AllocFromPool(simgpu::Call& call, CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  NEED_ARG(out != nullptr && pool != nullptr && pool->magic == kPoolMagic && !pool->is_imported);
+  if (bytes == 0) {
+    *out = 0;
+    return CUDA_SUCCESS;
+  }
+  NEED(bytes >> 56 == 0, CUDA_ERROR_OUT_OF_MEMORY);
+  if (simgpu::Capturing(stream)) pool = simgpu::GraphPool(pool->card);
+  if (pool->props.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED)
+    return TakeManaged(pool, bytes, stream->context->card, out);
+  if (const CUresult r = Take(pool, bytes, out); r != CUDA_SUCCESS) return r;
   if (simgpu::Capturing(stream)) {
     // Simplification: the graph's memory exists from the capture on.
     CUgraphNode n =
         simgpu::AddNode(stream->capture->graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC, stream->tail.data(), stream->tail.size());
-    n->alloc.dptr = address;
+    n->alloc.dptr = *out;
     n->alloc.bytesize = bytes;
     n->alloc.poolProps = pool->props;
     stream->tail = {n};
@@ -153,6 +176,31 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice dev) {
   return CUDA_SUCCESS;
 }
 
+// Of a device's pinned memory, or managed ones by their preferred location.
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
+  BEGIN(100);
+  NEED_ARG(out != nullptr && location != nullptr);
+  const bool has_device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+  int card = 0;
+  NEED(!has_device || simgpu::CardOf(location->id, &card), CUDA_ERROR_INVALID_DEVICE);
+  if (type == CU_MEM_ALLOCATION_TYPE_PINNED) {
+    NEED(has_device, CUDA_ERROR_NOT_SUPPORTED);
+    *out = simgpu::DefaultPool(card);
+    return CUDA_SUCCESS;
+  }
+  NEED_ARG(type == CU_MEM_ALLOCATION_TYPE_MANAGED);
+  static auto& pools = *new std::map<int, CUmemoryPool>;
+  CUmemoryPool& pool = pools[has_device ? card : -1];
+  if (pool == nullptr) {
+    pool = new CUmemPoolHandle_st;
+    pool->card = card;
+    pool->props.allocType = type;
+    pool->props.location = *location;
+  }
+  *out = pool;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice dev) {
   BEGIN(100);
   NEED_ARG(out != nullptr);
@@ -172,9 +220,12 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
 CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
   BEGIN_UNSAFE(5000);
   NEED_ARG(out != nullptr && props != nullptr);
-  NEED(props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE,
-       CUDA_ERROR_NOT_SUPPORTED);
-  NEED_CARD(props->location.id);
+  const bool is_managed = props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+  const bool has_device = props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  NEED(is_managed || (props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED && has_device), CUDA_ERROR_NOT_SUPPORTED);
+  NEED_ARG(!is_managed || (props->handleTypes == CU_MEM_HANDLE_TYPE_NONE && props->usage == 0));
+  int card = 0;
+  NEED(!has_device || simgpu::CardOf(props->location.id, &card), CUDA_ERROR_INVALID_DEVICE);
   auto* p = new CUmemPoolHandle_st;
   p->card = card;
   p->props = *props;
@@ -257,6 +308,28 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
       pool->reuse[attribute - 1] = *static_cast<int*>(value);
       return CUDA_SUCCESS;
   }
+}
+
+// Nodes as captures make them.
+CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph g, const CUgraphNode* after, size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS* p) {
+  BEGIN(2000);
+  NEED_ARG(out != nullptr && simgpu::ValidGraph(g) && p != nullptr && p->bytesize != 0);
+  NEED_ARG(p->poolProps.handleTypes == CU_MEM_HANDLE_TYPE_NONE);
+  NEED_CARD(p->poolProps.location.id);
+  if (const CUresult r = Take(simgpu::GraphPool(card), p->bytesize, &p->dptr); r != CUDA_SUCCESS) return r;
+  *out = simgpu::AddNode(g, CU_GRAPH_NODE_TYPE_MEM_ALLOC, after, count);
+  (*out)->alloc = *p;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph g, const CUgraphNode* after, size_t count, CUdeviceptr p) {
+  BEGIN(2000);
+  NEED_ARG(out != nullptr && simgpu::ValidGraph(g));
+  const Allocation* a = simgpu::FindAllocation(p);
+  NEED_ARG(a != nullptr && a->base == p && a->kind == MemoryKind::kPool);
+  *out = simgpu::AddNode(g, CU_GRAPH_NODE_TYPE_MEM_FREE, after, count);
+  (*out)->free_pointer = p;
+  return CUDA_SUCCESS;
 }
 
 }  // extern "C"

@@ -1,7 +1,9 @@
 // Streams, events, host functions, values in memory.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
-#include "call.h"
+#include "ipc.h"
 
 using simgpu::Op;
 using simgpu::OpKind;
@@ -62,8 +64,9 @@ CUresult cuEventQuery(CUevent e) {
   BEGIN_UNSAFE(Sim().profile().call_host_ns);
   NEED(simgpu::ValidEvent(e), CUDA_ERROR_INVALID_HANDLE);
   if (e->capture != nullptr) return simgpu::CaptureMisuse(call, nullptr, CUDA_ERROR_CAPTURED_EVENT);
-  if (e->fence == nullptr) return CUDA_SUCCESS;
   Sim().CatchUp(call.lock);
+  if (e->shared != nullptr) return simgpu::IsSharedDone(e) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  if (e->fence == nullptr) return CUDA_SUCCESS;
   return e->fence->done && e->fence->time <= simgpu::ThisThread().now ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -71,8 +74,17 @@ CUresult cuEventSynchronize(CUevent e) {
   BEGIN_UNSAFE(Sim().profile().call_host_ns);
   NEED(simgpu::ValidEvent(e), CUDA_ERROR_INVALID_HANDLE);
   if (e->capture != nullptr) return simgpu::CaptureMisuse(call, nullptr, CUDA_ERROR_CAPTURED_EVENT);
-  if (e->fence == nullptr) return CUDA_SUCCESS;
   Sim().CatchUp(call.lock);
+  if (e->shared != nullptr && e->fence == nullptr) {
+    // Another process sets it, in its own time.
+    while (!simgpu::IsSharedDone(e)) {
+      call.lock.unlock();
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      call.lock.lock();
+    }
+    return TheDriver().sticky;
+  }
+  if (e->fence == nullptr) return CUDA_SUCCESS;
   Sim().WaitFence(call.lock, simgpu::FencePtr(e->fence), "an event (cuEventSynchronize)");
   return TheDriver().sticky;
 }
@@ -112,9 +124,11 @@ CUresult Record(simgpu::Call& call, CUevent e, CUstream stream) {
     op->fence = fence;
     Sim().Submit(call.lock, stream->sim, op);
     e->fence = fence;
+    simgpu::RecordShared(call, e, stream);
     return CUDA_SUCCESS;
   }
   e->fence = Sim().SubmitFence(call.lock, stream->sim);
+  simgpu::RecordShared(call, e, stream);
   return CUDA_SUCCESS;
 }
 
@@ -171,6 +185,7 @@ ENTRY(cuStreamWaitEvent, _ptsz, (CUstream s, CUevent e, unsigned int flags), (s,
     }
     return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
   }
+  if (simgpu::WaitShared(call, e, stream)) return CUDA_SUCCESS;
   if (e->fence != nullptr) Sim().SubmitWait(call.lock, stream->sim, e->fence);
   return CUDA_SUCCESS;
 }

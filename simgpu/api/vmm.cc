@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <climits>
 
-#include "call.h"
+#include "ipc.h"
 
 using simgpu::Allocation;
 using simgpu::MemoryKind;
@@ -16,7 +16,8 @@ struct PhysicalHandle {
   int handles = 1;   // references that the program holds, to be released
   int mappings = 0;  // and these keep it too
   uint64_t size = 0;
-  int card = -1;  // -1: host
+  int card = -1;             // -1: host
+  bool is_imported = false;  // another process' memory
   CUmemAllocationProp props{};
   simgpu::ContentMap content{0};  // while it is not mapped
 };
@@ -41,7 +42,7 @@ std::map<std::pair<uint64_t, int>, unsigned long long>& Access() {
 
 void DeleteIfUnused(PhysicalHandle* h) {
   if (h->handles > 0 || h->mappings > 0) return;
-  if (h->card >= 0) Sim().GiveUnmanaged(h->card, h->size);
+  if (h->card >= 0 && !h->is_imported) Sim().GiveUnmanaged(h->card, h->size);
   Handles().erase(h);
   delete h;
 }
@@ -56,6 +57,10 @@ bool simgpu::FindReservation(uint64_t address, uint64_t* base, uint64_t* size) {
   *base = it->first;
   *size = it->second.size;
   return true;
+}
+
+const CUmemAllocationProp& simgpu::MappedProperties(const Allocation& a) {
+  return static_cast<PhysicalHandle*>(a.owner)->props;
 }
 
 extern "C" {
@@ -203,6 +208,42 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* p)
   NEED_ARG(out != nullptr && a != nullptr && a->kind == MemoryKind::kMapped);
   auto* h = static_cast<PhysicalHandle*>(a->owner);
   ++h->handles;
+  *out = reinterpret_cast<CUmemGenericAllocationHandle>(h);
+  return CUDA_SUCCESS;
+}
+
+// Another process imports the memory by a file, with the contents of now.
+CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                      unsigned long long flags) {
+  BEGIN(5000);
+  auto* h = reinterpret_cast<PhysicalHandle*>(handle);
+  NEED_ARG(out != nullptr && Handles().count(h) != 0 && h->handles > 0 && flags == 0);
+  NEED_ARG(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && (h->props.requestedHandleTypes & type) != 0);
+  Sim().CatchUp(call.lock);
+  const simgpu::ContentMap* content = &h->content;
+  for (const auto& [base, a] : Sim().memory().all()) {
+    if (a->kind == MemoryKind::kMapped && a->owner == h) content = &a->content;
+  }
+  const int file = simgpu::SaveContents(*content, h->size, h->card);
+  NEED(file >= 0, CUDA_ERROR_OUT_OF_MEMORY);
+  *static_cast<int*>(out) = file;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* handle,
+                                        CUmemAllocationHandleType type) {
+  BEGIN_UNSAFE(5000);
+  NEED_ARG(out != nullptr && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  auto* h = new PhysicalHandle;
+  if (!simgpu::LoadContents(static_cast<int>(reinterpret_cast<intptr_t>(handle)), &h->content, &h->size, &h->card)) {
+    delete h;
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  h->is_imported = true;
+  h->props.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  h->props.location = {CU_MEM_LOCATION_TYPE_DEVICE, std::max(h->card, 0)};
+  h->props.requestedHandleTypes = type;
+  Handles().insert(h);
   *out = reinterpret_cast<CUmemGenericAllocationHandle>(h);
   return CUDA_SUCCESS;
 }

@@ -234,14 +234,17 @@ void Simulator::CopyRow(Stream* s, const Op& op, uint64_t dst, uint64_t src, uin
       const uint64_t turn = (at - a->base - g.begin) & 7;
       if (turn != 0) g.value = g.value << (8 * turn) | g.value >> (64 - 8 * turn);
     }
-    const uint64_t from = at - a->base;
     // NoteWrite sets where the stream of bytes begins; a cut source begins earlier.
     const uint32_t object = 0;
     const Segment::Kind kind = g.kind;
     const uint64_t begin_shift = static_cast<uint64_t>(shift[i]);
     NoteWrite(s, op, at, n, object, t, end, g);
-    if ((kind == Segment::kStamp || kind == Segment::kBytes) && begin_shift != 0) {
-      a->content.ForEach(from, std::min(from + n, a->size),
+    const bool is_shifted = (kind == Segment::kStamp || kind == Segment::kBytes) && begin_shift != 0;
+    // Mappings side by side are several allocations.
+    for (uint64_t there = at; is_shifted && there < at + n; there = a->base + a->size) {
+      a = memory_.Find(there);
+      if (a == nullptr) return;
+      a->content.ForEach(there - a->base, std::min(at + n - a->base, a->size),
                          [&](Segment& d) { d.origin -= static_cast<int64_t>(begin_shift); });
     }
     at += n;

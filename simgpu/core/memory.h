@@ -53,6 +53,7 @@ struct Allocation {
   bool is_freed = false;      // by a call in stream order that has not taken effect
   uint64_t buffer_id = 0;
   void* owner = nullptr;  // context, pool or handle, for the API
+  void* pool = nullptr;   // of managed memory that a pool gave
   std::vector<Block> blocks;
   ContentMap content{0};
 };

@@ -53,6 +53,8 @@ class Runner:
             "--discard",
             "--green",
             "--textures",
+            "--forms",
+            str(self.options.forms),
             *self.options.features,
         ]
 
@@ -143,6 +145,7 @@ def parse(words):
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--gpus", type=int, default=2, choices=(1, 2))
     parser.add_argument("--ops", type=int, default=60)
+    parser.add_argument("--forms", type=int, default=2, choices=(1, 2), help="1: programs of seeds before 5,100,000")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--until", type=int, default=0, help="stop after this many seconds")
     parser.add_argument(

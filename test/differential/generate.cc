@@ -38,6 +38,9 @@ constexpr Weight kWeights[] = {
     {OpKind::kValue, 3},
 };
 
+// Of the second forms.
+constexpr Weight kMoreWeights[] = {{OpKind::kStore, 5}, {OpKind::kUnpack, 2}, {OpKind::kPast, 4}};
+
 class Generator {
  public:
   Generator(uint64_t seed, const Target& target) : random_(seed), world_(target) {
@@ -51,6 +54,10 @@ class Generator {
       total_ += weights_[i];
     }
     threads_ = 1 + random_.Below(4);
+    for (size_t i = 0; target.forms >= 2 && i < std::size(kMoreWeights); ++i) {
+      more_[i] = kMoreWeights[i].weight * random_.Below(4);
+      total_ += more_[i];
+    }
   }
 
   std::vector<Op> Make(int count) {
@@ -67,8 +74,12 @@ class Generator {
   OpKind Kind() {
     int at = random_.Below(total_);
     size_t i = 0;
-    while (at >= weights_[i]) at -= weights_[i++];
-    return kWeights[i].kind;
+    for (; i < std::size(kWeights); ++i) {
+      if (at < weights_[i]) return kWeights[i].kind;
+      at -= weights_[i];
+    }
+    for (i = 0; at >= more_[i]; ++i) at -= more_[i];
+    return kMoreWeights[i].kind;
   }
   // One of the numbers below `count` for which `is` holds, or -1.
   template <class F>
@@ -179,6 +190,23 @@ class Generator {
         break;
       case OpKind::kSample:
         op.a = Defined();
+        if (world_.target().forms >= 2 && random_.OneIn(3)) {
+          op.a = OneOf(kMaxBlocks, [&](int i) {
+            return world_.blocks[i].live && world_.blocks[i].kind == kPitchedRows && world_.blocks[i].defined;
+          });
+        }
+        op.b = Block(false);
+        break;
+      case OpKind::kStore:
+        op.a = OneOf(kMaxBlocks, [&](int i) { return world_.blocks[i].live && world_.blocks[i].kind == kInArray; });
+        op.b = Defined();
+        break;
+      case OpKind::kUnpack:
+        op.a = next_block_ < kMaxBlocks - 3 ? next_block_++ : 0;
+        op.b = next_block_ < kMaxBlocks - 2 ? next_block_++ : 0;
+        op.c = next_pool_ < kMaxPools ? next_pool_++ : 0;
+        break;
+      case OpKind::kPast:
         op.b = Block(false);
         break;
       case OpKind::kSlices:
@@ -253,7 +281,7 @@ class Generator {
 
   Random random_;
   World world_;
-  int weights_[std::size(kWeights)];
+  int weights_[std::size(kWeights)], more_[std::size(kMoreWeights)] = {};
   int total_, threads_;
   int next_context_ = 2, next_stream_ = 3, next_block_ = 0, next_pool_ = 0, next_graph_ = 0;
 };

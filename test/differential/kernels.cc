@@ -22,6 +22,9 @@ const char kSimulatedImage[] =
     "kernel sample params 8,8,8,8 ns 6000 ns_per_kib 0.4\n"
     "read t0 0 p2\n"
     "write p1 0 p2\n"
+    "kernel store params 8,8,8,8 ns 6000 ns_per_kib 0.4\n"
+    "write t0 0 p2\n"
+    "read p1 0 p2\n"
     "global words 65536\n";
 
 // One loop over the words of a block: i = thread, thread + threads, ...; each kernel has its own body.
@@ -59,7 +62,7 @@ const char kPtxImage[] =
     "}\n";
 
 std::atomic<bool> g_marks[kMaxMarks];
-CUfunction g_functions[kMaxModules][3], g_sample[kMaxModules];
+CUfunction g_functions[kMaxModules][3], g_sample[kMaxModules], g_store[kMaxModules];
 CUfunction g_kernels[3];  // of a library: of every context
 enum { kMixFunction, kUpdateFunction, kChaseFunction };
 
@@ -124,7 +127,9 @@ CUresult Load(int module) {
     const CUresult found = cuModuleGetFunction(&g_functions[module][i], m[module], names[i]);
     if (found != CUDA_SUCCESS) return found;
   }
-  return Simulated() ? cuModuleGetFunction(&g_sample[module], m[module], "sample") : CUDA_SUCCESS;
+  if (!Simulated()) return CUDA_SUCCESS;
+  const CUresult stores = cuModuleGetFunction(&g_store[module], m[module], "store");
+  return stores == CUDA_SUCCESS ? cuModuleGetFunction(&g_sample[module], m[module], "sample") : stores;
 }
 
 CUresult Global(int block, int module) {
@@ -152,6 +157,12 @@ CUresult Sample(int module, CUstream stream, CUtexObject texture, CUdeviceptr ou
   uint64_t values[] = {texture, out, bytes, k};
   void* params[] = {&values[0], &values[1], &values[2], &values[3]};
   return cuLaunchKernel(g_sample[module], kBlocks, 1, 1, kThreads, 1, 1, 0, stream, params, nullptr);
+}
+
+CUresult Store(int module, CUstream stream, CUsurfObject surface, CUdeviceptr data, size_t bytes, uint64_t k) {
+  uint64_t values[] = {surface, data, bytes, k};
+  void* params[] = {&values[0], &values[1], &values[2], &values[3]};
+  return cuLaunchKernel(g_store[module], kBlocks, 1, 1, kThreads, 1, 1, 0, stream, params, nullptr);
 }
 
 CUresult SetMark(int mark, CUstream stream) {

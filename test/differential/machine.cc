@@ -144,7 +144,8 @@ CUresult MapNeighbor(CUdeviceptr at, int device) {
 }  // namespace
 
 CUresult Map(CUdeviceptr* out, size_t bytes, int device, int form) {
-  const CUmemAllocationProp prop = Properties(device);
+  CUmemAllocationProp prop = Properties(device);
+  if ((form & 16) != 0) prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   size_t granularity = 0;
   TRY(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   Record("granularity %zu", granularity);
@@ -352,14 +353,6 @@ CUresult AskMemory() {
   size_t free = 0, total = 0;
   TRY(cuMemGetInfo(&free, &total));
   Record("memory: free is within total %d", free <= total && total > 0);
-  return CUDA_SUCCESS;
-}
-CUresult AskPool(CUmemoryPool one) {
-  cuuint64_t threshold = 1 << 20, used = 0;
-  TRY(cuMemPoolSetAttribute(one, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
-  TRY(cuMemPoolGetAttribute(one, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
-  TRY(cuMemPoolGetAttribute(one, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
-  Record("pool: threshold %llu", static_cast<unsigned long long>(threshold));
   return CUDA_SUCCESS;
 }
 CUresult AskStream(CUstream stream) {

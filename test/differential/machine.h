@@ -18,7 +18,7 @@ namespace differential {
 
 // Upper bounds of object numbers. A program creates fewer.
 constexpr int kMaxBlocks = 512, kMaxStreams = 128, kMaxEvents = 2048, kMaxContexts = 16, kMaxGraphs = 64;
-constexpr int kMaxThreads = 6, kMaxPools = 32, kMaxModules = 32, kMaxMarks = 2048;
+constexpr int kMaxThreads = 6, kMaxPools = 32, kMaxModules = 32, kMaxMarks = 2048, kMaxSemaphores = 64;
 
 // Objects by number. s[0] is the legacy stream, s[1] the per-thread default stream, s[2] the null handle.
 extern CUcontext c[kMaxContexts];
@@ -32,6 +32,7 @@ extern CUmemoryPool pool[kMaxPools];
 extern CUmodule m[kMaxModules];
 extern CUarray arr[kMaxBlocks];  // of the block of the same number
 extern CUtexObject tex[kMaxBlocks];
+extern CUsurfObject surf[kMaxBlocks];
 #if CUDA_VERSION >= 12040
 extern CUgreenCtx green[kMaxContexts];
 #endif
@@ -69,11 +70,24 @@ CUresult MakePool(CUmemoryPool* out, int device);
 // Maps `bytes` of VMM memory of a GPU at a reserved address; Unmap() gives all back. Multiples of 2 MiB. `form`, below
 // kMapForms, a sum. 1: the memory is created before the address is reserved. 2: there is a mapping below it, which ends
 // with it. 4: one above it, which ends at once. 8: the handle is released with the mapping, not before it is used.
-constexpr int kMapForms = 16;
+// 16: the memory is made for export.
+constexpr int kMapForms = 16, kMoreMapForms = 32;
 CUresult Map(CUdeviceptr* out, size_t bytes, int device, int form);
 // Unmaps it and maps the same memory there again; `elsewhere`: and in another place in between.
 CUresult Remap(CUdeviceptr at, size_t bytes, int device, bool elsewhere);
 CUresult Unmap(CUdeviceptr at, size_t bytes);
+// Maps the memory that is mapped at `at` a second time for a moment; exports it. The hook may refuse either, beside
+// threads that queue work: the contents stay.
+CUresult Alias(CUdeviceptr at, size_t bytes, int device);
+CUresult Export(CUdeviceptr at);
+// A semaphore of another interface, which one stream signals and another waits for.
+CUresult MakeSemaphore(int semaphore);
+CUresult SignalSemaphore(int semaphore, CUstream stream);
+CUresult WaitSemaphore(int semaphore, CUstream stream);
+CUresult MakeManagedPool(CUmemoryPool* out, int device);
+// A pool for decompression by hardware. Unpack() writes `unpacked` bytes and their number behind them.
+CUresult MakeUnpackPool(CUmemoryPool* out, int device);
+CUresult Unpack(CUdeviceptr to, CUdeviceptr from, size_t packed, size_t unpacked, CUstream stream, bool is_expected);
 // malloc and cuMemHostRegister; Unregister() frees.
 CUresult Register(void** out, size_t bytes);
 CUresult Unregister(void* memory);
@@ -123,6 +137,10 @@ CUresult Copy3DBatch(CUdeviceptr to, size_t to_rows, CUdeviceptr from, size_t fr
 // A texture over an array, or with a null one over memory.
 CUresult MakeTexture(CUtexObject* out, CUarray array, CUdeviceptr memory, size_t bytes);
 // out[i] = mix of the texture's words and k.
+CUresult MakeRowsTexture(CUtexObject* out, CUdeviceptr memory, size_t pitch, size_t rows);
+CUresult MakeSurface(CUsurfObject* out, CUarray array);
+// surface[i] = mix of data[i] and k.
+CUresult Store(int module, CUstream stream, CUsurfObject surface, CUdeviceptr data, size_t bytes, uint64_t k);
 CUresult Sample(int module, CUstream stream, CUtexObject texture, CUdeviceptr out, size_t bytes, uint64_t k);
 // The stream writes one word, or two by one call.
 CUresult WriteValues(CUdeviceptr at, uint32_t value, CUstream stream, bool batch);
@@ -136,11 +154,15 @@ CUresult AskRange(CUdeviceptr block, size_t offset, size_t bytes);
 CUresult AskAttributes(int block, size_t offset);
 CUresult AskMemory();
 CUresult AskPool(CUmemoryPool one);
+CUresult AskMarks(CUmemoryPool one);
 CUresult AskManaged(CUdeviceptr block, size_t bytes, int gpus);
 CUresult AskPoolOf(CUdeviceptr at, CUmemoryPool expected);
 CUresult AskStream(CUstream stream);
 // Notes the result of a call that may fail.
 CUresult Note(CUresult result);
+// On the simulated GPU: a kernel that fails, and calls behind it.
+CUresult Fail(int module, CUstream stream, CUdeviceptr block);
+CUresult CallAll(CUstream stream, CUdeviceptr block, CUevent event);
 // In a hooked program on the simulated GPU: an observation of its own if more is resident than the budget allows.
 CUresult CheckBudget();
 

@@ -37,7 +37,7 @@ int Usage(const std::string& wrong) {
   std::fprintf(stderr,
                "differential: %s\nusage: differential run FIRST LAST | print SEED | count SEED, with [--ops N] [--drop "
                "I,J] [--gpus N] "
-               "[--green] [--discard] [--textures] [--text] [--seconds N] [--until SECONDS]\n",
+               "[--green] [--discard] [--textures] [--forms 2] [--text] [--seconds N] [--until SECONDS]\n",
                wrong.c_str());
   return 2;
 }
@@ -152,6 +152,8 @@ int main(int argc, char** argv) {
         options.until = std::atol(next);
       else if (word == "--gpus")
         options.target.gpus = std::atoi(next);
+      else if (word == "--forms")
+        options.target.forms = std::atoi(next);
       else if (word == "--drop") {
         for (const char* at = next; *at != '\0';) {
           char* end;

@@ -72,6 +72,10 @@ enum class OpKind {
   kCheck,
   kAsk,
   kError,
+  // Of the second forms (Target::forms).
+  kStore,
+  kUnpack,
+  kPast,
 };
 
 // An operation names objects by the numbers that they were made with. Without the operation that made an object, those
@@ -107,6 +111,8 @@ struct Target {
   bool green_contexts = false;
   bool discard = false;
   bool textures = false;  // kernels that sample exist for the simulated GPU only
+  // 2: also what was added later; the programs of a seed stay as they were without it.
+  int forms = 1;
   // GPU memory that a program holds at most, in bytes.
   int64_t live_bytes = 256 << 20;
 };

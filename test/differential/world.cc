@@ -12,7 +12,8 @@ World::World(const Target& target)
       graphs(kMaxGraphs),
       pools(kMaxPools, -1),
       target_(target),
-      events_(kMaxContexts) {
+      events_(kMaxContexts),
+      unpacks_(kMaxPools) {
   std::fill(current_, current_ + kMaxThreads, -1);
   for (int device = 0; device < target.gpus; ++device) {
     contexts[device] = {true, true, false, device, device};
@@ -51,6 +52,9 @@ bool World::Do(const Op& op) {
     case OpKind::kAttach:
     case OpKind::kRemap:
     case OpKind::kHostFill:
+    case OpKind::kStore:
+    case OpKind::kUnpack:
+    case OpKind::kPast:
       return DoWork(op);
     case OpKind::kBeginCapture:
     case OpKind::kEndCapture:
@@ -183,12 +187,14 @@ bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
   // Device-side ways are legal beside any capture; the host's are not.
   const bool device_side = stream >= 0 && streams[stream].capture < 0 &&
                            !(streams[stream].number == 0 && !LegacyFree(streams[stream].context));
-  int way = random.Below(9);
+  int way = random.Below(target_.forms >= 2 ? 10 : 9);
   // A word in memory that one stream writes and the other waits for.
   const bool by_value = way == 8 && device_side && !is_default && streams[stream].number >= 3 &&
                         contexts[source.context].family == contexts[streams[stream].context].family &&
                         ValueWord(source.context) >= 0;
   if (way == 8 && !by_value) way = 0;
+  if (way == 9 && (!device_side || is_default || streams[stream].number < 3 || next_semaphore_ >= kMaxSemaphores))
+    way = 0;
   if (!Unsafe(there) || !Unsafe(thread)) way = 0;
   if (way == 0 && !device_side) {
     if (!Unsafe(there) || !Unsafe(thread)) return false;
@@ -223,6 +229,13 @@ bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
       lines_[streams[stream].line].clock.Join(lines_[source.line].clock);
       return true;
     }
+    case 9:
+      Use(there, source.context);
+      Emit(kMakeSemaphore, there, {next_semaphore_});
+      Emit(kSignalSemaphore, there, {next_semaphore_, source.number});
+      Emit(kWaitSemaphore, thread, {next_semaphore_++, streams[stream].number});
+      lines_[streams[stream].line].clock.Join(lines_[source.line].clock);
+      return true;
     case 6:
       Emit(kSetMark, there, {next_mark_, source.number});
       Emit(kSyncStream, there, {source.number});

@@ -45,7 +45,8 @@ struct Line {
 };
 struct Block {
   bool live = false, defined = false, host = false, table = false, registered = false;
-  bool texture = false;
+  bool texture = false, surface = false;
+  bool is_exportable = false, is_plain = false;
   bool word = false;  // of values that streams write and wait for
   BlockKind kind = kAllocated;
   int context = -1, pool = -1, target = -1;
@@ -149,6 +150,11 @@ class World {
   bool Sample(const Op& op, Random& random);
   bool Slices(const Op& op, Random& random);
   bool Value(const Op& op, Random& random);
+  bool Store(const Op& op, Random& random);
+  bool Unpack(const Op& op, Random& random);
+  bool Past(const Op& op, Random& random);
+  bool AskMarks(int pool, int thread);
+  bool FailAtLast(Random& random);
   bool LaunchExec(const Op& op, Random& random);
   bool Check(int thread);
   bool Ask(const Op& op, Random& random);
@@ -160,7 +166,8 @@ class World {
   Clock host_;
   int current_[kMaxThreads];              // context of each thread; -1: none
   std::vector<std::vector<int>> events_;  // of each context
-  int next_event_ = 0, next_mark_ = 0, next_word_ = 0;
+  int next_event_ = 0, next_mark_ = 0, next_word_ = 0, next_semaphore_ = 0;
+  std::vector<bool> unpacks_;   // of each pool: it is for decompression
   int group_ = 0, groups_ = 0;  // of the steps that are emitted
   int group_line_ = -1;         // in a group: of the one stream whose order the thread knows
 };

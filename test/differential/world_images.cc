@@ -46,6 +46,11 @@ bool World::Sample(const Op& op, Random& random) {
   const bool whole = bytes == blocks[op.b].bytes;
   const int thread = ThreadFor(stream, op.thread);
   if (!Begin(op, stream, {{op.b, true, whole}, {op.a, false, false}}, random)) return false;
+  const bool in_rows = target_.forms >= 2 && blocks[op.a].kind == kPitchedRows;
+  if (in_rows && !blocks[op.a].texture) {
+    Emit(kTextureOfRows, thread, {op.a, blocks[op.a].pitch, blocks[op.a].rows});
+    blocks[op.a].texture = true;
+  }
   if (!blocks[op.a].texture) Emit(is_array ? kTextureOfArray : kTexture, thread, {op.a, blocks[op.a].bytes / 4 * 4});
   blocks[op.a].texture = true;
   Emit(kSample, thread, {context, streams[stream].number, op.a, op.b, bytes, random.Below(1 << 20)});

@@ -90,11 +90,21 @@ bool World::DoObjects(const Op& op) {
     case OpKind::kMakePool:
       if (pools[op.a] >= 0 || !Unsafe(op.thread)) return false;
       pools[op.a] = random.Below(target_.gpus);
+      unpacks_[op.a] = target_.forms >= 2 && target_.discard && random.OneIn(2);
+      if (unpacks_[op.a]) {
+        Emit(kMakeUnpackPool, op.thread, {op.a, pools[op.a]});
+        return true;
+      }
+      if (target_.forms >= 2 && target_.discard && random.OneIn(2)) {
+        Emit(kMakeManagedPool, op.thread, {op.a, pools[op.a]});
+        return true;
+      }
       Emit(kMakePool, op.thread, {op.a, pools[op.a]});
       return true;
     case OpKind::kEndPool:
       if (pools[op.a] < 0 || !Unsafe(op.thread)) return false;
       if (random.OneIn(3)) {
+        if (target_.forms >= 2 && random.OneIn(2)) return AskMarks(op.a, op.thread);
         Emit(kAskPool, op.thread, {op.a});
         return true;
       }
@@ -355,6 +365,7 @@ void World::Finish(uint64_t r) {
     if (captures[i].open) Apply({OpKind::kEndCapture, captures[i].thread, i, -1, -1, -1, r});
   }
   Apply({OpKind::kCheck, 0, -1, -1, -1, -1, r});
+  if (target_.forms >= 2 && random.OneIn(8) && FailAtLast(random)) return;
   if (random.OneIn(2)) return;  // the process ends with everything alive
   for (int i = 0; i < kMaxGraphs; ++i) Apply({OpKind::kEndGraph, 0, i, -1, -1, -1, 1});
   for (int i = 0; i < kMaxBlocks; ++i) Apply({OpKind::kEndBlock, 0, i, -1, -1, -1, random.Next()});
@@ -371,18 +382,6 @@ std::vector<Step> Lower(const std::vector<Op>& program, const Target& target) {
   }
   world.Finish(r);
   return world.steps();
-}
-
-bool World::Remap(const Op& op, Random& random) {
-  if (!Live(op.a) || blocks[op.a].kind != kMapped || !Unsafe(op.thread)) return false;
-  // Contents that go elsewhere are copied under the hook, on the legacy stream.
-  const Block& block = blocks[op.a];
-  if (contexts[block.context].green || !LegacyFree(block.context) || !SyncFree(block.context)) return false;
-  if (std::any_of(captures.begin(), captures.end(), [](const Capture& one) { return one.open; })) return false;
-  if (!OrderBlock(-1, op.a, true, op.thread, random)) return false;
-  Use(op.thread, block.context);
-  Emit(kRemap, op.thread, {op.a, block.bytes, contexts[block.context].device, random.Below(2)});
-  return true;
 }
 
 }  // namespace differential

@@ -43,6 +43,12 @@ bool World::MakeBlock(const Op& op, Random& random) {
     if (streams[stream].capture >= 0 || !Unsafe(op.thread) || !Unsafe(ThreadFor(stream, op.thread))) return false;
     if (streams[stream].number == 0 && !LegacyFree(block.context)) return false;
     if (block.kind == kFromPool && (op.c < 0 || pools[op.c] != contexts[block.context].device)) return false;
+    if (block.kind == kFromPool && unpacks_[op.c]) {  // the driver's own, also under the hook
+      block.is_plain = true;
+      block.bytes = std::min<int64_t>(block.bytes, 2 << 20);
+      if (unmanaged_bytes + block.bytes > kMaxMapped) return false;
+      unmanaged_bytes += block.bytes;
+    }
     if (contexts[block.context].green) block.context = contexts[block.context].family;
     thread = ThreadFor(stream, thread);
     Use(thread, streams[stream].context);
@@ -64,13 +70,24 @@ bool World::MakeBlock(const Op& op, Random& random) {
         Emit(kPitched, thread, {op.a, block.pitch, block.rows});
         break;
       case kManagedMemory:
+        if (target_.forms >= 2 && LegacyFree(block.context) && SyncFree(block.context) && random.OneIn(3)) {
+          // Of the host alone until it is attached to all.
+          Emit(kManaged, thread, {op.a, block.bytes, CU_MEM_ATTACH_HOST});
+          Emit(kAttach, thread, {0, op.a, CU_MEM_ATTACH_GLOBAL});
+          Emit(kSyncStream, thread, {0});
+          break;
+        }
         Emit(kManaged, thread, {op.a, block.bytes, CU_MEM_ATTACH_GLOBAL});
         break;
       case kMapped:
         block.bytes = (1 + random.Below(3)) * (int64_t{2} << 20);
         if (unmanaged_bytes + block.bytes > kMaxMapped) return false;
         unmanaged_bytes += block.bytes;
-        Emit(kMap, thread, {op.a, block.bytes, contexts[block.context].device, random.Below(kMapForms)});
+        {
+          const int form = random.Below(target_.forms >= 2 ? kMoreMapForms : kMapForms);
+          block.is_exportable = (form & 16) != 0;
+          Emit(kMap, thread, {op.a, block.bytes, contexts[block.context].device, form});
+        }
         break;
       case kGlobalOfModule:
         for (const Block& other : blocks) {
@@ -106,7 +123,8 @@ bool World::MakeBlock(const Op& op, Random& random) {
 
 void World::FreeBlock(int block) {
   if (!blocks[block].host) live_bytes -= blocks[block].bytes;
-  if (blocks[block].kind == kMapped || blocks[block].kind == kInArray) unmanaged_bytes -= blocks[block].bytes;
+  const bool is_plain = blocks[block].kind == kMapped || blocks[block].kind == kInArray || blocks[block].is_plain;
+  if (is_plain) unmanaged_bytes -= blocks[block].bytes;
   blocks[block].live = false;
 }
 
@@ -150,6 +168,7 @@ bool World::EndBlock(const Op& op, Random& random) {
     // The address says whose memory it is: another context may be current.
     Use(op.thread, random.OneIn(4) ? random.Below(target_.gpus) : block.context);
     if (block.texture) Emit(kEndTexture, op.thread, {op.a});
+    if (block.surface) Emit(kEndSurface, op.thread, {op.a});
     if (block.kind == kInArray) {
       Emit(kEndArray, op.thread, {op.a});
     } else if (block.kind == kMapped) {
@@ -171,6 +190,9 @@ bool World::DoWork(const Op& op) {
   if (op.kind == OpKind::kSample) return Sample(op, random);
   if (op.kind == OpKind::kSlices) return Slices(op, random);
   if (op.kind == OpKind::kValue) return Value(op, random);
+  if (op.kind == OpKind::kStore) return Store(op, random);
+  if (op.kind == OpKind::kUnpack) return Unpack(op, random);
+  if (op.kind == OpKind::kPast) return Past(op, random);
   if (op.kind == OpKind::kHostFill) {
     if (!Live(op.a) || !blocks[op.a].host || !OrderBlock(-1, op.a, true, op.thread, random)) return false;
     Emit(kFillHost, op.thread, {op.a, blocks[op.a].bytes, random.Below(1000)});
@@ -274,6 +296,7 @@ bool World::DoWork(const Op& op) {
       blocks[op.a].write = Submit(stream);
       blocks[op.a].reads.clear();
       blocks[op.a].defined = false;
+      blocks[op.a].target = -1;  // of a table: its pointer is gone
       return true;
     }
     case OpKind::kAttach: {

@@ -229,3 +229,47 @@ SCENARIO(calls_past_an_allocation) {
   std::printf("freed %d %d\n", cuMemFreeAsync(ordered, s), cuMemFree(ordered));
   PrintDigest("next", blocks[3], kBytes);
 }
+
+// Mappings, contexts and ranges of each kind of memory, at its begin, in its middle and at its last byte.
+SCENARIO(attributes_of_each_memory) {
+  Card card;
+  CUstream s = card.Stream();
+  struct Memory {
+    const char* name;
+    CUdeviceptr at;
+    uint64_t bytes;
+  };
+  std::vector<Memory> all = {{"small", Alloc(1000), 1000}, {"large", Alloc(5 * kMiB + 100), 5 * kMiB + 100}};
+  all.push_back({"managed", card.Managed(3 * kMiB + 10), 3 * kMiB + 10});
+  CUdeviceptr ordered = 0;
+  for (const uint64_t bytes : {uint64_t{300}, 4 * kMiB + 5}) {
+    OK(cuMemAllocAsync(&ordered, bytes, s));
+    all.push_back({"ordered", ordered, bytes});
+  }
+  OK(cuStreamSynchronize(s));
+  for (const Memory& one : all) {
+    for (const uint64_t offset : {uint64_t{0}, one.bytes / 2, one.bytes - 1}) {
+      const CUdeviceptr at = one.at + offset;
+      CUdeviceptr mapping = 0;
+      size_t size = 0;
+      CUcontext context = nullptr;
+      const int results[] = {cuPointerGetAttribute(&mapping, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at),
+                             cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at),
+                             cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, at)};
+      std::printf("%s %d %d %d: begins at it %d, %zu bytes, this context %d\n", one.name, results[0], results[1],
+                  results[2], mapping == one.at, size, context == card.context);
+      int value = 0;
+      std::printf("range %d, past its end %d\n",
+                  cuMemRangeGetAttribute(&value, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, at, one.bytes - offset),
+                  cuMemRangeGetAttribute(&value, 4, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, at, one.bytes + 1));
+    }
+  }
+  // A stream that is gone.
+  const CUdeviceptr managed = all[2].at;
+  CUstream gone = card.Stream();
+  OK(cuStreamDestroy(gone));
+  CUdeviceptr pointer = managed;
+  size_t bytes = kMiB;
+  std::printf("gone: attach %d, discard %d\n", cuStreamAttachMemAsync(gone, managed, 0, CU_MEM_ATTACH_GLOBAL),
+              cuMemDiscardBatchAsync(&pointer, &bytes, 1, 0, gone));
+}

@@ -86,6 +86,68 @@ SCENARIO(copies_past_their_block) {
   PrintCopies("small, freed", small, 512, other, s);
 }
 
+// Batches are refused whole, and the first copy that the driver would refuse is named.
+SCENARIO(batch_copies_past_their_block) {
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr block = Alloc(kBlock), next = Alloc(kBlock), small = Alloc(1024), freed = Alloc(kBlock);
+  for (const CUdeviceptr each : {block, next}) OK(cuMemsetD8(each, 7, kBlock));
+  OK(cuMemsetD8(small, 7, 1024));
+  OK(cuCtxSynchronize());
+  OK(cuMemFree(freed));
+  // The form of CUDA 12.8, which says which copy failed.
+  void* entry = nullptr;
+  OK(cuGetProcAddress("cuMemcpyBatchAsync", &entry, 12080, 0, nullptr));
+  const auto copies = reinterpret_cast<CUresult (*)(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, CUmemcpyAttributes*,
+                                                    size_t*, size_t, size_t*, CUstream)>(entry);
+  const auto copy = [&](const char* what, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    CUdeviceptr tos[] = {next, to}, froms[] = {block, from};
+    size_t sizes[] = {16, bytes}, index = 0, failed = 77;
+    CUmemcpyAttributes attributes{};
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    const int first = copies(tos, froms, sizes, 2, &attributes, &index, 1, &failed, s);
+    const int second = cuMemcpyBatchAsync(tos, froms, sizes, 2, &attributes, &index, 1, s);
+    CUDA_MEMCPY3D_BATCH_OP op{};
+    op.src.type = op.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+    op.src.op.ptr.ptr = from;
+    op.dst.op.ptr.ptr = to;
+    op.extent = {bytes / 4, 2, 2};
+    op.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    const int boxes = cuMemcpy3DBatchAsync(1, &op, 0, s);
+    OK(cuStreamSynchronize(s));
+    std::printf("%s: %d at %zd, %d, %d\n", what, first, static_cast<ssize_t>(failed), second, boxes);
+  };
+  copy("whole", next, block, kBlock);
+  copy("from past its end", next, block + 512, kBlock);
+  copy("to past its end", block + 4096, next, kBlock - 2048);
+  copy("small, whole", small, block, 1024);
+  copy("small, past its end", small, block, 2048);
+  copy("freed", next, freed, 4096);
+  copy("to freed", freed, block, 4096);
+  vmm::PrintBytes("next", next, kBlock);
+  vmm::PrintBytes("small", small, 1024);
+  // Beside an array lengths count its elements, of eight bytes here.
+  CUDA_ARRAY3D_DESCRIPTOR shape{512, 768, 0, CU_AD_FORMAT_UNSIGNED_INT32, 2, 0};
+  CUarray array = nullptr;
+  OK(cuArray3DCreate(&array, &shape));
+  for (const size_t rows : {768, 769}) {
+    CUDA_MEMCPY3D_BATCH_OP op{};
+    op.src.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+    op.src.op.ptr.ptr = block + (rows == 768 ? 0 : 4096);
+    op.dst.type = CU_MEMCPY_OPERAND_TYPE_ARRAY;
+    op.dst.op.array.array = array;
+    op.extent = {512, 768, 1};
+    op.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    std::printf("to an array %d, ", cuMemcpy3DBatchAsync(1, &op, 0, s));
+    std::swap(op.src, op.dst);
+    op.dst.op.ptr.ptr = next + (rows == 768 ? 0 : 8);
+    std::printf("from it %d\n", cuMemcpy3DBatchAsync(1, &op, 0, s));
+    OK(cuStreamSynchronize(s));
+  }
+  vmm::PrintBytes("next", next, kBlock);
+  OK(cuArrayDestroy(array));
+}
+
 // A reservation has a range, by cuda.h. Where nothing is mapped, there is no memory.
 SCENARIO(reserved_addresses_hold_nothing) {
   using namespace scenario::vmm;  // NOLINT(google-build-using-namespace)

@@ -242,3 +242,74 @@ SCENARIO(vmm_memory_counts) {
   OK(cuMemUnmap(va, 64 * kMiB));
   OK(cuMemCreate(&handle, 64 * kMiB, &prop, 0));
 }
+
+// Managed memory that begins as the host's is no more of the GPU's than other managed memory.
+SCENARIO(managed_memory_for_the_host_first) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> blocks;
+  for (unsigned i = 0; i < 10; ++i) {
+    CUdeviceptr block = 0;
+    OK(cuMemAllocManaged(&block, 20 * kMiB + 4096 * i, i % 2 == 0 ? CU_MEM_ATTACH_HOST : CU_MEM_ATTACH_GLOBAL));
+    blocks.push_back(block);
+    OK(cuStreamAttachMemAsync(s, block, 0, i % 4 == 0 ? CU_MEM_ATTACH_SINGLE : CU_MEM_ATTACH_GLOBAL));
+    OK(cuStreamSynchronize(s));
+  }
+  for (unsigned round = 1; round < 4; ++round) {
+    for (const CUdeviceptr block : blocks) card.Named(s, {Update(block, 20 * kMiB)});
+  }
+  OK(cuStreamAttachMemAsync(s, blocks[0], 0, CU_MEM_ATTACH_HOST));
+  OK(cuStreamSynchronize(s));
+  for (const CUdeviceptr block : blocks) PrintDigest("block", block, 20 * kMiB);
+  int is_managed = 0;
+  OK(cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, blocks[0]));
+  Print("managed", static_cast<uint64_t>(is_managed));
+  for (const CUdeviceptr block : blocks) OK(cuMemFree(block));
+}
+
+// Managed pools, as RAPIDS' async_managed resource takes them: managed memory in stream order, larger than the budget.
+SCENARIO(managed_pools_are_oversubscribed) {
+  Card card;
+  CUstream s = card.Stream(), t = card.Stream();
+  CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, 0}, nowhere{CU_MEM_LOCATION_TYPE_NONE, 0};
+  CUmemoryPool standard = nullptr, own = nullptr;
+  OK(cuMemGetDefaultMemPool(&standard, &here, CU_MEM_ALLOCATION_TYPE_MANAGED));
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
+  props.location = nowhere;
+  OK(cuMemPoolCreate(&own, &props));
+  CUevent event = nullptr;
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  for (unsigned life = 0; life < 3; ++life) {
+    std::vector<CUdeviceptr> blocks;
+    for (unsigned i = 0; i < 8; ++i) {
+      CUdeviceptr block = 0;
+      OK(cuMemAllocFromPoolAsync(&block, 16 * kMiB + 100, i % 2 == 0 ? standard : own, s));
+      OK(cuMemsetD8Async(block, static_cast<unsigned char>(i + life), 16 * kMiB, s));
+      blocks.push_back(block);
+    }
+    for (const CUdeviceptr block : blocks) card.Named(s, {Update(block, 16 * kMiB)});
+    OK(cuEventRecord(event, s));
+    OK(cuStreamWaitEvent(t, event, 0));
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      card.Named(t, {Read(blocks[(i + 1) % blocks.size()], 16 * kMiB), Update(blocks[i], 16 * kMiB)});
+    }
+    OK(cuMemPrefetchAsync(blocks[0], 16 * kMiB, here, 0, t));
+    for (const CUdeviceptr block : blocks) PrintDigest("block", block, 16 * kMiB);
+    int is_managed = 0;
+    CUmemoryPool from = nullptr;
+    CUcontext context = nullptr;
+    OK(cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, blocks[1] + 5));
+    OK(cuPointerGetAttribute(&from, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, blocks[1] + 5));
+    std::printf("managed %d, of its pool %d, a context %d\n", is_managed, from == own,
+                cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, blocks[1]));
+    cuuint64_t used = 0;
+    OK(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    Print("used", used);
+    for (const CUdeviceptr block : blocks) OK(cuMemFreeAsync(block, t));
+    OK(cuStreamSynchronize(t));
+    OK(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    Print("used", used);
+  }
+  OK(cuMemPoolDestroy(own));
+}

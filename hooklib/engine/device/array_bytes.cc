@@ -100,4 +100,20 @@ uint64_t ArrayBytes(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels) {
   return bytes;
 }
 
+uint64_t ElementBytes(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+  switch (shape.Format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8:
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF:
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT:
+      return BitsPerTexel(shape.Format, shape.NumChannels) / 8;
+    default:
+      return 0;
+  }
+}
+
 }  // namespace sluice

@@ -66,6 +66,7 @@ uint64_t InPool(uint64_t bytes) {
 
 PoolTraits TraitsOf(const CUmemLocation& location, CUmemAllocationType type) {
   const std::optional<CUdevice> device = DeviceOf(location);
+  if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return {device.value_or(-1), true, true};
   if (!device) return {};
   // Memory of one locality domain stays the driver's.
   return {*device, type == CU_MEM_ALLOCATION_TYPE_PINNED && location.type == CU_MEM_LOCATION_TYPE_DEVICE};
@@ -73,7 +74,8 @@ PoolTraits TraitsOf(const CUmemLocation& location, CUmemAllocationType type) {
 
 PoolTraits TraitsOf(const CUmemPoolProps& properties) {
   PoolTraits traits = TraitsOf(properties.location, properties.allocType);
-  traits.is_served &= properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE;
+  // A use, as decompression by hardware, is of the driver's own memory alone.
+  traits.is_served &= properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties.usage == 0;
   return traits;
 }
 

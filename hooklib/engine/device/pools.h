@@ -6,11 +6,13 @@
 
 namespace sluice {
 
-// The engine serves memory of pools of pinned device memory that no other process can open. All other memory stays the
-// driver's: managed and host pools are written by the CPU, and memory of pools with a handle type is exported.
+// The engine serves memory of pools of pinned device memory that no other process can open, and of managed pools. All
+// other memory stays the driver's: host pools are written by the CPU, and memory of pools with a handle type is
+// exported.
 struct PoolTraits {
-  CUdevice device = -1;  // whose memory it is; -1: no device's
+  CUdevice device = -1;  // whose memory it is, or that a managed pool prefers; -1: no device's
   bool is_served = false;
+  bool is_managed = false;        // served on the stream's device, as the application's managed memory
   CUmemoryPool handle = nullptr;  // null: the device's default pool, or not known
 };
 

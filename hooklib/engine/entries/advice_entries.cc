@@ -33,7 +33,8 @@ template <typename Attach>
 CUresult AttachTo(CUstream stream, bool per_thread, CUdeviceptr pointer, size_t bytes, unsigned flags, Attach attach) {
   const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
   if (!tracked && IsFreeInArena(pointer)) return CUDA_ERROR_INVALID_VALUE;
-  if (!tracked) return RunUnplanned(stream, per_thread, attach);
+  // Of a stream that is not there the driver says so.
+  if (!tracked || !FindStream(stream, per_thread)) return RunUnplanned(stream, per_thread, attach);
   const memory::Allocation& allocation = tracked->allocation;
   const bool is_whole = pointer == tracked->base && (bytes == 0 || bytes == allocation.bytes);
   const bool is_single = flags == CU_MEM_ATTACH_SINGLE;

@@ -1,9 +1,13 @@
 // Work that copies many ranges by one call.
+#include <optional>
 #include <vector>
 
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/array_bytes.h"
+#include "hooklib/engine/device/block_ends.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/failures.h"
 #include "hooklib/engine/execute/copy_sides.h"
 #include "hooklib/engine/execute/work.h"
 
@@ -16,16 +20,23 @@ using memory::Extent;
 // The ranges of one call, as far as it tells them.
 class Batch {
  public:
-  void Read(CUdeviceptr at, size_t bytes) { Add(&reads_, {at, bytes}); }
-  void Write(CUdeviceptr at, size_t bytes) { Add(&writes_, {at, bytes}); }
-  // It also writes somewhere else.
-  void WriteAnywhere() { is_known_ = false; }
+  // `operation`: its number in the call.
+  void Read(CUdeviceptr at, size_t bytes, size_t operation) { Add(&reads_, {at, bytes}, operation); }
+  void Write(CUdeviceptr at, size_t bytes, size_t operation) { Add(&writes_, {at, bytes}, operation); }
+  // From there on, no call says how far.
+  void ReadFrom(CUdeviceptr at, size_t operation) { Read(at, RestOfBlock(at), operation); }
+  void WriteFrom(CUdeviceptr at, size_t operation) { Write(at, RestOfBlock(at), operation); }
 
+  // `failed`: where the call wants the number of an operation that is refused; may be null.
   template <typename Issue>
-  CUresult Run(CUstream handle, bool per_thread, Issue issue) {
+  CUresult Run(CUstream handle, bool per_thread, size_t* failed, Issue issue) {
     NoteQueued();
     Stream* const stream = FindStream(handle, per_thread);
-    if (!stream || is_refused_) return issue();
+    if (!stream || is_impossible_) return issue();
+    if (refused_) {
+      if (failed) *failed = *refused_;
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     if (!IsCapturing(*stream)) NoteWrites();
     stream->copies.fetch_add(1, std::memory_order_relaxed);
     Work work;
@@ -33,67 +44,98 @@ class Batch {
     work.read_only = reads_.size();
     reads_.insert(reads_.end(), writes_.begin(), writes_.end());
     work.exact = reads_;
-    if (NeedsRunWork(stream)) return RunWork(work, issue);
-    if (stream->device->watches_use.load(std::memory_order_relaxed)) stream->device->NoteUse(work);
-    return RunCounted(stream, issue);
+    const CUresult result = Queue(work, issue);
+    NoteAnswer(stream->owner, result);
+    return result;
   }
 
  private:
-  void Add(std::vector<Extent>* list, Extent range) {
+  static size_t RestOfBlock(CUdeviceptr at) {
+    const auto block = MayBeTracked(at) ? FindTracked(at) : std::nullopt;
+    return block ? block->base + block->allocation.bytes - at : 0;
+  }
+  void Add(std::vector<Extent>* list, Extent range, size_t operation) {
     // Larger than any block: the driver refuses it.
     constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
-    is_refused_ |= range.bytes > kMaxBytes;
+    is_impossible_ |= range.bytes > kMaxBytes;
+    if (!refused_ && ReachesPastItsBlock(range)) refused_ = operation;
     if (range.bytes && MayBeTracked(range.base)) list->push_back(range);
+  }
+  template <typename Issue>
+  static CUresult Queue(const Work& work, Issue issue) {
+    if (NeedsRunWork(work.stream)) return RunWork(work, issue);
+    if (work.stream->device->watches_use.load(std::memory_order_relaxed)) work.stream->device->NoteUse(work);
+    return RunCounted(work.stream, issue);
   }
   void NoteWrites() const {
     for (const Extent& range : writes_) {
       if (const auto block = FindTracked(range.base)) block->device->NoteUnplannedWrite(range, false);
     }
-    if (is_known_) return;
-    for (const auto& device : Devices()) device->NoteUnknownWriter();
   }
 
   std::vector<Extent> reads_, writes_;
-  bool is_known_ = true, is_refused_ = false;
+  bool is_impossible_ = false;
+  std::optional<size_t> refused_;
 };
 
 Batch Copies(const CUdeviceptr* to, const CUdeviceptr* from, const size_t* bytes, size_t count) {
   Batch batch;
   for (size_t i = 0; to && from && bytes && i < count; ++i) {
-    batch.Read(from[i], bytes[i]);
-    batch.Write(to[i], bytes[i]);
+    batch.Read(from[i], bytes[i], i);
+    batch.Write(to[i], bytes[i], i);
   }
   return batch;
 }
 
-Extent SideOf(const CUmemcpy3DOperand& operand, const CUextent3D& extent) {
+// In bytes where both sides are memory, in the array's elements beside an array; 0: of an unknown size.
+uint64_t UnitOf(const CUDA_MEMCPY3D_BATCH_OP& copy) {
+  uint64_t unit = 1;
+  for (const CUmemcpy3DOperand* side : {&copy.src, &copy.dst}) {
+    if (side->type != CU_MEMCPY_OPERAND_TYPE_ARRAY) continue;
+    CUDA_ARRAY3D_DESCRIPTOR shape{};
+    const bool is_known = g_real.cuArray3DGetDescriptor_v2 && side->op.array.array &&
+                          g_real.cuArray3DGetDescriptor_v2(&shape, side->op.array.array) == CUDA_SUCCESS;
+    unit = is_known ? ElementBytes(shape) : 0;
+  }
+  return unit;
+}
+
+Extent SideOf(const CUmemcpy3DOperand& operand, const CUextent3D& extent, uint64_t unit) {
   const auto& at = operand.op.ptr;
-  return Side3D(at.ptr, at.rowLength ? at.rowLength : extent.width, at.layerHeight, 0, 0, 0, extent.width,
-                extent.height, extent.depth);
+  return Side3D(at.ptr, (at.rowLength ? at.rowLength : extent.width) * unit, at.layerHeight, 0, 0, 0,
+                extent.width * unit, extent.height, extent.depth);
 }
 
 Batch Copies3D(const CUDA_MEMCPY3D_BATCH_OP* list, size_t count) {
   Batch batch;
   for (size_t i = 0; list && i < count; ++i) {
-    const bool is_plain =
-        list[i].src.type == CU_MEMCPY_OPERAND_TYPE_POINTER && list[i].dst.type == CU_MEMCPY_OPERAND_TYPE_POINTER;
-    if (!is_plain) {
-      batch.WriteAnywhere();  // beside an array, lengths count elements of its size
-      continue;
+    const uint64_t unit = UnitOf(list[i]);
+    for (const CUmemcpy3DOperand* side : {&list[i].src, &list[i].dst}) {
+      if (side->type != CU_MEMCPY_OPERAND_TYPE_POINTER) continue;
+      const Extent range = SideOf(*side, list[i].extent, unit);
+      const bool is_source = side == &list[i].src;
+      if (unit) {
+        is_source ? batch.Read(range.base, range.bytes, i) : batch.Write(range.base, range.bytes, i);
+      } else {
+        is_source ? batch.ReadFrom(range.base, i) : batch.WriteFrom(range.base, i);
+      }
     }
-    const Extent from = SideOf(list[i].src, list[i].extent), to = SideOf(list[i].dst, list[i].extent);
-    batch.Read(from.base, from.bytes);
-    batch.Write(to.base, to.bytes);
   }
   return batch;
 }
 
+// The expected size of the output is a hint that may be absent.
 Batch Decompressions(const CUmemDecompressParams* list, size_t count) {
   Batch batch;
   for (size_t i = 0; list && i < count; ++i) {
-    batch.Read(reinterpret_cast<uintptr_t>(list[i].src), list[i].srcNumBytes);
-    batch.Write(reinterpret_cast<uintptr_t>(list[i].dst), list[i].dstNumBytes);
-    batch.Write(reinterpret_cast<uintptr_t>(list[i].dstActBytes), list[i].dstActBytes ? sizeof(cuuint32_t) : 0);
+    batch.Read(reinterpret_cast<uintptr_t>(list[i].src), list[i].srcNumBytes, i);
+    batch.Write(reinterpret_cast<uintptr_t>(list[i].dstActBytes), list[i].dstActBytes ? sizeof(cuuint32_t) : 0, i);
+    const auto to = reinterpret_cast<uintptr_t>(list[i].dst);
+    if (list[i].dstNumBytes) {
+      batch.Write(to, list[i].dstNumBytes, i);
+    } else {
+      batch.WriteFrom(to, i);
+    }
   }
   return batch;
 }
@@ -102,34 +144,35 @@ Batch Decompressions(const CUmemDecompressParams* list, size_t count) {
 
 namespace entry {
 
-#define SLUICE_BATCH(name, parameters, arguments, batch)                            \
-  CUresult name parameters {                                                        \
-    return (batch).Run(stream, false, [&] { return g_real.name arguments; });       \
-  }                                                                                 \
-  CUresult name##_ptsz parameters {                                                 \
-    return (batch).Run(stream, true, [&] { return g_real.name##_ptsz arguments; }); \
+#define SLUICE_BATCH(name, parameters, arguments, batch, failed)                              \
+  CUresult name parameters {                                                                  \
+    return (batch).Run(stream, false, (failed), [&] { return g_real.name arguments; });       \
+  }                                                                                           \
+  CUresult name##_ptsz parameters {                                                           \
+    return (batch).Run(stream, true, (failed), [&] { return g_real.name##_ptsz arguments; }); \
   }
 SLUICE_BATCH(cuMemcpyBatchAsync,
              (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs,
               size_t* idxs, size_t numAttrs, size_t* failIdx, CUstream stream),
-             (dsts, srcs, sizes, count, attrs, idxs, numAttrs, failIdx, stream), Copies(dsts, srcs, sizes, count))
+             (dsts, srcs, sizes, count, attrs, idxs, numAttrs, failIdx, stream), Copies(dsts, srcs, sizes, count),
+             failIdx)
 SLUICE_BATCH(cuMemcpyBatchAsync_v2,
              (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs,
               size_t* idxs, size_t numAttrs, CUstream stream),
-             (dsts, srcs, sizes, count, attrs, idxs, numAttrs, stream), Copies(dsts, srcs, sizes, count))
+             (dsts, srcs, sizes, count, attrs, idxs, numAttrs, stream), Copies(dsts, srcs, sizes, count), nullptr)
 SLUICE_BATCH(cuMemcpy3DBatchAsync,
              (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags,
               CUstream stream),
-             (numOps, opList, failIdx, flags, stream), Copies3D(opList, numOps))
+             (numOps, opList, failIdx, flags, stream), Copies3D(opList, numOps), failIdx)
 SLUICE_BATCH(cuMemcpy3DBatchAsync_v2,
              (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, CUstream stream),
-             (numOps, opList, flags, stream), Copies3D(opList, numOps))
+             (numOps, opList, flags, stream), Copies3D(opList, numOps), nullptr)
 SLUICE_BATCH(cuMemcpy3DWithAttributesAsync,
              (CUDA_MEMCPY3D_BATCH_OP * operation, unsigned long long flags, CUstream stream),
-             (operation, flags, stream), Copies3D(operation, 1))
+             (operation, flags, stream), Copies3D(operation, 1), nullptr)
 SLUICE_BATCH(cuMemBatchDecompressAsync,
              (CUmemDecompressParams * list, size_t count, unsigned flags, size_t* failed, CUstream stream),
-             (list, count, flags, failed, stream), Decompressions(list, count))
+             (list, count, flags, failed, stream), Decompressions(list, count), failed)
 
 }  // namespace entry
 }  // namespace sluice

@@ -36,14 +36,16 @@ CUresult AllocateUnmanaged(Device* device, uint64_t bytes, CUdeviceptr* pointer,
 }
 
 template <typename Make>
-CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make make, const Stream* stream = nullptr) {
+CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make make, const Stream* stream = nullptr,
+               bool is_managed = false) {
   Device* device = CurrentDevice();
   if (!device || !pointer || bytes == 0) return make();
   if (const CUresult failure = CurrentFailure(); failure != CUDA_SUCCESS) return failure;
   const CUresult result = !device->managed || CalledFromUnmanagedLibrary(caller)
                               ? AllocateUnmanaged(device, bytes, pointer, stream != nullptr, make)
-                              : device->Allocate(bytes, false, pointer, stream ? stream->id : 0);
-  if (result == CUDA_SUCCESS) RecordAlloc(trace::AllocKind::kDevice, result, *pointer, bytes);
+                              : device->Allocate(bytes, is_managed, pointer, stream ? stream->id : 0);
+  const auto kind = is_managed ? trace::AllocKind::kManaged : trace::AllocKind::kDevice;
+  if (result == CUDA_SUCCESS) RecordAlloc(kind, result, *pointer, bytes);
   return result;
 }
 
@@ -66,11 +68,11 @@ template <typename Real>
 CUresult ServeFromPool(const void* caller, CUdeviceptr* pointer, uint64_t bytes, PoolTraits pool, const Stream* stream,
                        Real real) {
   if (!pointer || bytes == 0 || IsCapturing(*stream)) return real();
-  if (pool.is_served && pool.device == stream->device->ordinal) {
+  if (pool.is_served && (pool.is_managed || pool.device == stream->device->ordinal)) {
     // The engine allocates on the current device, which need not be the stream's.
     const CUcontext home = stream->device->PoolContext(stream->owner);
     const ContextScope scope(home);
-    const CUresult result = Serve(caller, pointer, bytes, real, stream);
+    const CUresult result = Serve(caller, pointer, bytes, real, stream, pool.is_managed);
     if (result == CUDA_SUCCESS && MayBeTracked(*pointer)) NoteServed(*pointer, bytes, pool, home);
     return result;
   }
@@ -110,7 +112,9 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
   if (!device || !pointer || bytes == 0) return real();
   if (const CUresult failure = CurrentFailure(); failure != CUDA_SUCCESS) return failure;
   CUresult result;
-  if (flags == CU_MEM_ATTACH_GLOBAL && device->managed) {
+  // Attachment restricts nothing here (advice_entries.cc): memory that begins as the host's alone is served, too.
+  const bool is_known = flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST;
+  if (is_known && device->managed) {
     result = device->Allocate(bytes, true, pointer);
   } else {
     if (device->ExceedsManagedLimit(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -235,7 +239,9 @@ CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAlloc
 }
 CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
   const CUresult result = g_real.cuMemSetMemPool(location, type, pool);
-  if (result == CUDA_SUCCESS && location && TraitsOf(*location, type).is_served) SetCurrentPool(location->id, pool);
+  // Stream-ordered allocation without a pool takes pinned memory.
+  const bool is_pinned = location && type == CU_MEM_ALLOCATION_TYPE_PINNED && TraitsOf(*location, type).is_served;
+  if (result == CUDA_SUCCESS && is_pinned) SetCurrentPool(location->id, pool);
   return result;
 }
 

@@ -176,7 +176,11 @@ CUresult DiscardBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, unsign
   const bool is_legacy = handle == CU_STREAM_LEGACY || (handle == nullptr && !per_thread);
   if (is_legacy || !Split(pointers, sizes, count, flags, nullptr, &tracked, &others))
     return RunUnplanned(handle, per_thread, [&] { return real(pointers, sizes, count, flags, handle); });
-  if (others.pointers.empty()) return CurrentFailure();
+  if (others.pointers.empty()) {
+    unsigned stream_flags = 0;
+    if (FindStream(handle, per_thread)) return CurrentFailure();
+    return (per_thread ? g_real.cuStreamGetFlags_ptsz : g_real.cuStreamGetFlags)(handle, &stream_flags);
+  }
   return RunUnplanned(handle, per_thread, [&] {
     return real(others.pointers.data(), others.sizes.data(), others.pointers.size(), flags, handle);
   });

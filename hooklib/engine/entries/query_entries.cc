@@ -43,7 +43,7 @@ std::optional<CUresult> AnswerMapped(CUpointer_attribute attribute, CUdeviceptr 
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return put(static_cast<unsigned long long>(mapping->id));
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return put(static_cast<CUcontext>(nullptr));  // it belongs to none
+      return CUDA_ERROR_INVALID_VALUE;  // it belongs to none
     default:
       return std::nullopt;
   }
@@ -69,6 +69,9 @@ CUresult AnswerUnmapped(CUpointer_attribute attribute, CUdeviceptr pointer, void
       return CUDA_ERROR_INVALID_VALUE;
   }
 }
+
+// The driver rounds its blocks up to so much.
+constexpr uint64_t kBlockUnit = 512;
 
 // Writes one attribute of a tracked pointer; nothing: the driver's answer is right. Yes and no are four bytes (an H100
 // with driver 580).
@@ -111,7 +114,13 @@ std::optional<CUresult> Answer(const TrackedAddress& tracked, CUpointer_attribut
       return put(static_cast<unsigned>(tracked.allocation.sync_memops));  // the driver's, of managed memory, is 1
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       if (!tracked.allocation.stream_ordered) return std::nullopt;
-      return put(static_cast<CUcontext>(nullptr));  // it belongs to its pool
+      return CUDA_ERROR_INVALID_VALUE;  // it belongs to its pool; cuda.h, and kvikio relies on it
+    // Of the block's, not the arena's mapping.
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return put(static_cast<CUdeviceptr>(tracked.base));
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return put(static_cast<size_t>(app_managed ? tracked.allocation.bytes
+                                                 : memory::RoundUp(tracked.allocation.bytes, kBlockUnit)));
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return put(static_cast<unsigned long long>(0));
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
@@ -160,11 +169,13 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
   return result;
 }
 
-// Memory that moves can be pinned by no other device and has no file descriptor.
+// Memory that moves can be pinned by no other device, has no file descriptor, and is not decompressed into by hardware.
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice ordinal) {
   const CUresult result = g_real.cuDeviceGetAttribute(value, attribute, ordinal);
   const bool needs_fixed_memory = attribute == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED ||
                                   attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED ||
+                                  attribute == CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK ||
+                                  attribute == CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH ||
                                   static_cast<int>(attribute) == cuda_newer::kDmaBufMmapSupported ||
                                   static_cast<int>(attribute) == cuda_newer::kRdmaOfLocalizedMemory;
   if (result != CUDA_SUCCESS || !value || !needs_fixed_memory) return result;

@@ -15,7 +15,8 @@ std::optional<CUresult> Answer(const std::optional<TrackedAddress>& block, void*
   if (!block) return std::nullopt;
   const memory::Extent whole{block->base, block->allocation.bytes};
   if (!block->allocation.app_managed) return CUDA_ERROR_INVALID_VALUE;
-  if (!data || bytes == 0 || bytes > whole.end() - pointer) return std::nullopt;
+  if (!data || bytes == 0) return std::nullopt;
+  if (bytes > whole.end() - pointer) return CUDA_ERROR_INVALID_VALUE;  // the arena's next bytes are another's
   return AnswerRange(NotesOf({pointer, bytes}, whole), attribute, data, data_bytes);
 }
 

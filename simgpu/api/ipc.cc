@@ -1,0 +1,296 @@
+// Memory and events of other processes. An import has the contents that the memory had when it was exported: processes
+// share no bytes here. An event's state is in memory that both processes map.
+#include "ipc.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "call.h"
+
+using simgpu::Allocation;
+using simgpu::MemoryKind;
+using simgpu::Op;
+using simgpu::OpKind;
+using simgpu::Sim;
+
+namespace {
+
+struct SavedSegment {
+  uint64_t begin, length, value, shift;
+  uint32_t kind;
+};
+struct SavedMemory {
+  uint64_t size, segments;
+  int32_t card;
+};
+// What a handle of 64 bytes says.
+struct HandleText {
+  int32_t process, file;
+  uint64_t magic;
+};
+constexpr uint64_t kHandleMagic = 0x73696d6970633031;
+
+bool WriteAll(int file, const void* from, size_t bytes) {
+  const auto* at = static_cast<const char*>(from);
+  while (bytes != 0) {
+    const ssize_t n = write(file, at, bytes);
+    if (n <= 0) return false;
+    at += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+bool ReadAll(int file, uint64_t* offset, void* to, size_t bytes) {
+  const ssize_t n = pread(file, to, bytes, static_cast<off_t>(*offset));
+  *offset += bytes;
+  return n == static_cast<ssize_t>(bytes);
+}
+
+template <typename Handle>
+void Tell(Handle* handle, int file) {
+  static_assert(sizeof *handle >= sizeof(HandleText));
+  std::memset(handle, 0, sizeof *handle);
+  const HandleText text{getpid(), file, kHandleMagic};
+  std::memcpy(handle, &text, sizeof text);
+}
+template <typename Handle>
+CUresult OpenFile(const Handle& handle, int* file) {
+  HandleText text;
+  std::memcpy(&text, &handle, sizeof text);
+  NEED_ARG(text.magic == kHandleMagic);
+  NEED(text.process != getpid(), CUDA_ERROR_INVALID_CONTEXT);  // not in the process that exported it
+  const std::string path = "/proc/" + std::to_string(text.process) + "/fd/" + std::to_string(text.file);
+  *file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  NEED(*file >= 0, CUDA_ERROR_MAP_FAILED);
+  return CUDA_SUCCESS;
+}
+
+// An allocation with saved contents; it is the exporter's that counts against the card.
+CUresult Import(int file, CUcontext context, MemoryKind kind, void* owner, CUdeviceptr* out) {
+  simgpu::ContentMap content{0};
+  uint64_t size = 0;
+  int card = 0;
+  NEED_ARG(simgpu::LoadContents(file, &content, &size, &card));
+  const uint64_t address = Sim().memory().Reserve(size, simgpu::kBlockBytes);
+  NEED(address != 0, CUDA_ERROR_OUT_OF_MEMORY);
+  Allocation* a = Sim().memory().Add(address, size, kind, card);
+  a->requested = size;
+  a->counted = false;
+  a->owner = owner;
+  a->content = std::move(content);
+  if (kind == MemoryKind::kUnmanaged) context->memory[address] = a;
+  *out = address;
+  return CUDA_SUCCESS;
+}
+
+std::set<CUdeviceptr>& Opened() {
+  static auto* all = new std::set<CUdeviceptr>;
+  return *all;
+}
+
+bool MapEvent(CUevent e, int file) {
+  void* page = mmap(nullptr, sizeof(SimSharedEvent), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (page == MAP_FAILED) return false;
+  e->shared = static_cast<SimSharedEvent*>(page);
+  return true;
+}
+
+}  // namespace
+
+namespace simgpu {
+
+int SaveContents(const ContentMap& content, uint64_t size, int card) {
+  std::vector<SavedSegment> list;
+  std::vector<std::pair<std::shared_ptr<Bytes>, std::pair<uint64_t, uint64_t>>> data;
+  content.Visit(0, size, [&](const Segment& g, uint64_t begin, uint64_t end) {
+    const uint64_t shift = begin - static_cast<uint64_t>(g.origin);
+    list.push_back({begin, end - begin, g.value, shift, g.kind});
+    if (g.kind == Segment::kBytes) data.push_back({g.bytes, {shift, end - begin}});
+  });
+  const int file = memfd_create("simgpu memory", MFD_CLOEXEC);
+  if (file < 0) return -1;
+  const SavedMemory head{size, list.size(), card};
+  bool is_good = WriteAll(file, &head, sizeof head) && WriteAll(file, list.data(), list.size() * sizeof list[0]);
+  for (const auto& [bytes, range] : data) is_good &= WriteAll(file, bytes->data.get() + range.first, range.second);
+  if (is_good) return file;
+  close(file);
+  return -1;
+}
+
+bool LoadContents(int file, ContentMap* content, uint64_t* size, int* card) {
+  uint64_t at = 0;
+  SavedMemory head;
+  if (!ReadAll(file, &at, &head, sizeof head)) return false;
+  std::vector<SavedSegment> list(head.segments);
+  if (!ReadAll(file, &at, list.data(), list.size() * sizeof list[0])) return false;
+  *content = ContentMap(head.size);
+  for (const SavedSegment& saved : list) {
+    Segment g;
+    g.kind = static_cast<Segment::Kind>(saved.kind);
+    g.value = saved.value;
+    g.origin = static_cast<int64_t>(saved.begin - saved.shift);
+    if (g.kind == Segment::kBytes) {
+      g.bytes = std::make_shared<Bytes>(saved.length);
+      g.origin = static_cast<int64_t>(saved.begin);
+      if (!ReadAll(file, &at, g.bytes->data.get(), saved.length)) return false;
+    }
+    content->Assign(saved.begin, saved.begin + saved.length, g);
+  }
+  *size = head.size;
+  *card = head.card;
+  return true;
+}
+
+void RecordShared(Call& call, CUevent e, CUstream stream) {
+  if (e->shared == nullptr) return;
+  Op* op = Sim().NewOp(OpKind::kAction);
+  op->action = [](void* shared, uint64_t number) {
+    auto& done = static_cast<SimSharedEvent*>(shared)->done;
+    uint64_t before = done.load();
+    while (before < number && !done.compare_exchange_weak(before, number)) {
+    }
+  };
+  op->action_a = e->shared;
+  op->action_b = e->shared->recorded.fetch_add(1) + 1;
+  Sim().Submit(call.lock, stream->sim, op);
+}
+
+bool WaitShared(Call& call, CUevent e, CUstream stream) {
+  if (e->shared == nullptr) return false;
+  Op* op = Sim().NewOp(OpKind::kWaitValue);
+  op->value.address = reinterpret_cast<uint64_t>(&e->shared->done);
+  op->value.value = e->shared->recorded.load();
+  op->value.wide = true;
+  Sim().Submit(call.lock, stream->sim, op);
+  return true;
+}
+
+bool IsSharedDone(CUevent e) { return e->shared->done.load() >= e->shared->recorded.load(); }
+
+}  // namespace simgpu
+
+extern "C" {
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr p) {
+  BEGIN(1000);
+  NEED_ARG(handle != nullptr);
+  Allocation* a = simgpu::FindAllocation(p);
+  NEED_ARG(a != nullptr && a->kind == MemoryKind::kUnmanaged && a->counted);
+  Sim().CatchUp(call.lock);
+  const int file = simgpu::SaveContents(a->content, a->size, a->card);
+  NEED(file >= 0, CUDA_ERROR_OUT_OF_MEMORY);
+  Tell(handle, file);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle, unsigned int flags) {
+  BEGIN_UNSAFE(20000);
+  NEED_OWNER();
+  NEED_ARG(out != nullptr && flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  int file = -1;
+  if (const CUresult r = OpenFile(handle, &file); r != CUDA_SUCCESS) return r;
+  const CUresult r = Import(file, context, MemoryKind::kUnmanaged, context, out);
+  close(file);
+  if (r == CUDA_SUCCESS) Opened().insert(*out);
+  return r;
+}
+CUresult cuIpcOpenMemHandle(CUdeviceptr* out, CUipcMemHandle handle, unsigned int flags) {
+  return cuIpcOpenMemHandle_v2(out, handle, flags);
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr p) {
+  BEGIN_UNSAFE(5000);
+  NEED_CONTEXT();
+  NEED_ARG(Opened().erase(p) == 1);
+  Sim().CatchUp(call.lock);
+  Sim().WaitContext(call.lock, nullptr, simgpu::FindAllocation(p)->card, "a device (cuIpcCloseMemHandle)");
+  return simgpu::FreeNow(p);
+}
+
+CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent e) {
+  BEGIN(1000);
+  NEED_ARG(handle != nullptr);
+  NEED(simgpu::ValidEvent(e), CUDA_ERROR_INVALID_HANDLE);
+  NEED_ARG((e->flags & CU_EVENT_INTERPROCESS) != 0 && (e->flags & CU_EVENT_DISABLE_TIMING) != 0);
+  if (e->shared == nullptr) {
+    e->shared_file = memfd_create("simgpu event", MFD_CLOEXEC);
+    NEED(e->shared_file >= 0 && ftruncate(e->shared_file, sizeof(SimSharedEvent)) == 0 && MapEvent(e, e->shared_file),
+         CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  Tell(handle, e->shared_file);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
+  BEGIN(5000);
+  NEED_OWNER();
+  NEED_ARG(out != nullptr);
+  int file = -1;
+  if (const CUresult r = OpenFile(handle, &file); r != CUDA_SUCCESS) return r;
+  auto* e = new CUevent_st;
+  e->context = context;
+  e->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+  e->shared_file = file;
+  NEED(MapEvent(e, file), CUDA_ERROR_MAP_FAILED);
+  context->events.insert(e);
+  *out = e;
+  return CUDA_SUCCESS;
+}
+
+// A pool that is exported: another process imports it by the file, and its memory by data of 64 bytes.
+CUresult cuMemPoolExportToShareableHandle(void* out, CUmemoryPool pool, CUmemAllocationHandleType type,
+                                          unsigned long long flags) {
+  BEGIN(5000);
+  NEED_ARG(out != nullptr && pool != nullptr && pool->magic == kPoolMagic && flags == 0);
+  NEED_ARG(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && (pool->props.handleTypes & type) != 0);
+  const int file = memfd_create("simgpu pool", MFD_CLOEXEC);
+  NEED(file >= 0 && WriteAll(file, &pool->props, sizeof pool->props), CUDA_ERROR_OUT_OF_MEMORY);
+  *static_cast<int*>(out) = file;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* out, void* handle, CUmemAllocationHandleType type,
+                                            unsigned long long flags) {
+  BEGIN(5000);
+  NEED_ARG(out != nullptr && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && flags == 0);
+  CUmemPoolProps props{};
+  uint64_t at = 0;
+  NEED_ARG(ReadAll(static_cast<int>(reinterpret_cast<intptr_t>(handle)), &at, &props, sizeof props));
+  NEED_CARD(props.location.id);
+  auto* pool = new CUmemPoolHandle_st;
+  pool->card = card;
+  pool->props = props;
+  pool->is_imported = true;
+  *out = pool;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* out, CUdeviceptr p) {
+  BEGIN(1000);
+  const Allocation* a = simgpu::FindAllocation(p);
+  NEED_ARG(out != nullptr && a != nullptr && a->kind == MemoryKind::kPool && a->base == p);
+  NEED_ARG(static_cast<CUmemoryPool>(a->owner)->props.handleTypes != CU_MEM_HANDLE_TYPE_NONE);
+  Sim().CatchUp(call.lock);
+  const int file = simgpu::SaveContents(a->content, a->size, a->card);
+  NEED(file >= 0, CUDA_ERROR_OUT_OF_MEMORY);
+  Tell(out, file);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr* out, CUmemoryPool pool, CUmemPoolPtrExportData* data) {
+  BEGIN(5000);
+  NEED_OWNER();
+  NEED_ARG(out != nullptr && data != nullptr && pool != nullptr && pool->magic == kPoolMagic && pool->is_imported);
+  int file = -1;
+  if (const CUresult r = OpenFile(*data, &file); r != CUDA_SUCCESS) return r;
+  const CUresult r = Import(file, context, MemoryKind::kPool, pool, out);
+  close(file);
+  return r;
+}
+
+}  // extern "C"

@@ -1,0 +1,180 @@
+// What generated programs do beside work on blocks: handles that are mapped twice or exported, semaphores of other
+// interfaces, decompression, surfaces, pools' marks, and calls behind an error that lasts.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "machine.h"
+#include "simgpu/simgpu.h"
+
+namespace differential {
+
+CUsurfObject surf[kMaxBlocks];
+
+namespace {
+
+CUexternalSemaphore g_semaphores[kMaxSemaphores];
+auto* const g_next_launch = reinterpret_cast<decltype(&simgpu_next_launch)>(dlsym(RTLD_DEFAULT, "simgpu_next_launch"));
+
+// Ends a helper at the first error.
+#define TRY(call)                            \
+  do {                                       \
+    const CUresult tried = (call);           \
+    if (tried != CUDA_SUCCESS) return tried; \
+  } while (false)
+
+}  // namespace
+
+CUresult Alias(CUdeviceptr at, size_t bytes, int device) {
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr other = 0;
+  TRY(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(at)));
+  TRY(cuMemAddressReserve(&other, bytes, 0, 0, 0));
+  const CUresult mapped = cuMemMap(other, bytes, 0, handle, 0);
+  if (mapped == CUDA_SUCCESS) {
+    CUmemAccessDesc access{};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = device;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    TRY(cuMemSetAccess(other, bytes, &access, 1));
+    TRY(cuMemUnmap(other, bytes));
+  } else if (mapped != CUDA_ERROR_NOT_SUPPORTED) {
+    return mapped;
+  }
+  TRY(cuMemAddressFree(other, bytes));
+  return cuMemRelease(handle);
+}
+
+CUresult Export(CUdeviceptr at) {
+  CUmemGenericAllocationHandle handle = 0;
+  int file = -1;
+  TRY(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(at)));
+  const CUresult exported = cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  if (exported == CUDA_SUCCESS) close(file);
+  if (exported != CUDA_SUCCESS && exported != CUDA_ERROR_NOT_SUPPORTED) return exported;
+  return cuMemRelease(handle);
+}
+
+CUresult MakeSemaphore(int semaphore) {
+  CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC said{};
+  said.type = CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD;
+  return cuImportExternalSemaphore(&g_semaphores[semaphore], &said);
+}
+CUresult SignalSemaphore(int semaphore, CUstream stream) {
+  CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS said{};
+  said.params.fence.value = 1;
+  return cuSignalExternalSemaphoresAsync(&g_semaphores[semaphore], &said, 1, stream);
+}
+CUresult WaitSemaphore(int semaphore, CUstream stream) {
+  CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS said{};
+  said.params.fence.value = 1;
+  return cuWaitExternalSemaphoresAsync(&g_semaphores[semaphore], &said, 1, stream);
+}
+
+CUresult MakeManagedPool(CUmemoryPool* out, int device) {
+#if CUDA_VERSION >= 13000
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
+  props.location.type = device % 2 == 0 ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_NONE;
+  props.location.id = device % 2 == 0 ? device : 0;
+  return cuMemPoolCreate(out, &props);
+#else
+  return MakePool(out, device);
+#endif
+}
+CUresult MakeUnpackPool(CUmemoryPool* out, int device) {
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  props.location.id = device;
+#if CUDA_VERSION >= 13000
+  props.usage = CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS;
+#endif
+  return cuMemPoolCreate(out, &props);
+}
+CUresult Unpack(CUdeviceptr to, CUdeviceptr from, size_t packed, size_t unpacked, CUstream stream, bool is_expected) {
+#if CUDA_VERSION >= 13000
+  CUmemDecompressParams one{};
+  one.srcNumBytes = packed;
+  one.dstNumBytes = is_expected ? unpacked : 0;
+  one.src = reinterpret_cast<void*>(from);
+  one.dst = reinterpret_cast<void*>(to);
+  one.dstActBytes = reinterpret_cast<cuuint32_t*>(to + unpacked);
+  one.algo = CU_MEM_DECOMPRESS_ALGORITHM_DEFLATE;
+  size_t failed = 0;
+  return cuMemBatchDecompressAsync(&one, 1, 0, &failed, stream);
+#else
+  return cuMemcpyDtoDAsync(to, from, packed, stream);
+#endif
+}
+
+CUresult MakeSurface(CUsurfObject* out, CUarray array) {
+  CUDA_RESOURCE_DESC resource{};
+  resource.resType = CU_RESOURCE_TYPE_ARRAY;
+  resource.res.array.hArray = array;
+  return cuSurfObjectCreate(out, &resource);
+}
+CUresult MakeRowsTexture(CUtexObject* out, CUdeviceptr memory, size_t pitch, size_t rows) {
+  CUDA_RESOURCE_DESC resource{};
+  resource.resType = CU_RESOURCE_TYPE_PITCH2D;
+  resource.res.pitch2D.devPtr = memory;
+  resource.res.pitch2D.format = CU_AD_FORMAT_UNSIGNED_INT32;
+  resource.res.pitch2D.numChannels = 1;
+  resource.res.pitch2D.width = pitch / 4;
+  resource.res.pitch2D.height = rows;
+  resource.res.pitch2D.pitchInBytes = pitch;
+  CUDA_TEXTURE_DESC texture{};
+  return cuTexObjectCreate(out, &resource, &texture, nullptr);
+}
+
+CUresult AskPool(CUmemoryPool one) {
+  cuuint64_t threshold = 1 << 20, used = 0;
+  TRY(cuMemPoolSetAttribute(one, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+  TRY(cuMemPoolGetAttribute(one, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+  TRY(cuMemPoolGetAttribute(one, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+  Record("pool: threshold %llu", static_cast<unsigned long long>(threshold));
+  return CUDA_SUCCESS;
+}
+CUresult AskMarks(CUmemoryPool one) {
+  cuuint64_t used = 0, mark = 0;
+  TRY(cuMemPoolGetAttribute(one, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+  TRY(cuMemPoolSetAttribute(one, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &mark));
+  TRY(cuMemPoolGetAttribute(one, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &mark));
+  Record("pool: used %llu, mark %llu", static_cast<unsigned long long>(used), static_cast<unsigned long long>(mark));
+  return CUDA_SUCCESS;
+}
+
+CUresult Fail(int module, CUstream stream, CUdeviceptr block) {
+  if (g_next_launch == nullptr) return CUDA_SUCCESS;
+  g_next_launch(nullptr, 0, 1000, SIMGPU_ILLEGAL_ADDRESS);
+  return Update(module, stream, kPlain, block, 4, 1);
+}
+CUresult CallAll(CUstream stream, CUdeviceptr block, CUevent event) {
+  if (g_next_launch == nullptr) return CUDA_SUCCESS;
+  CUdeviceptr made = 0;
+  size_t free = 0, total = 0;
+  char host[16] = {};
+  CUmemoryPool fresh = nullptr;
+  CUstream another = nullptr;
+  const CUresult results[] = {cuCtxSynchronize(),
+                              cuMemAlloc(&made, 1 << 20),
+                              cuMemAllocAsync(&made, 1 << 20, stream),
+                              cuMemAllocManaged(&made, 1 << 20, CU_MEM_ATTACH_GLOBAL),
+                              cuMemFree(block),
+                              cuMemFreeAsync(block, stream),
+                              cuMemcpyDtoH(host, block, sizeof host),
+                              cuMemcpyHtoDAsync(block, host, sizeof host, stream),
+                              cuMemsetD8Async(block, 1, 16, stream),
+                              cuStreamSynchronize(stream),
+                              cuStreamQuery(stream),
+                              cuEventRecord(event, stream),
+                              cuEventQuery(event),
+                              cuStreamWaitEvent(stream, event, 0),
+                              cuMemGetInfo(&free, &total),
+                              cuMemPoolCreate(&fresh, nullptr),
+                              cuStreamCreate(&another, CU_STREAM_NON_BLOCKING),
+                              cuCtxSynchronize()};
+  for (const CUresult result : results) Record("result %d", static_cast<int>(result));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace differential
