@@ -9,7 +9,13 @@ import unittest
 
 import yaml
 from chart_dra_cases import DynamicResourceAllocation  # noqa: F401  (unittest finds it here)
-from chart_platform_cases import Identities, KubeletFolders, Networks, Nodes  # noqa: F401  (unittest finds them here)
+from chart_platform_cases import (  # noqa: F401  (unittest finds them here)
+    Contradictions,
+    Identities,
+    KubeletFolders,
+    Networks,
+    Nodes,
+)
 from chart_privilege_cases import Privileges  # noqa: F401
 from chart_release_cases import Logs, Names, Selectors  # noqa: F401
 from chart_rig import CHART, ROOT, config, containers, node_pod, one, pod_of, render, run
