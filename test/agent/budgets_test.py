@@ -161,6 +161,31 @@ def changed_configuration_is_applied_live_and_a_bad_one_is_not(a):
 
 
 @test()
+def whatever_takes_the_configurations_place_holds_nobody_up(a):
+    h = a.hook(a.allocate("one", 50))
+    file = a.dir / "config.yaml"
+
+    def refused(why):
+        return wait_for(why, lambda: why in a.status()["config_error"])
+
+    file.write_bytes(b"log: {level: '\xff\x1b'}\n")  # its error is part of the status, which must stay readable
+    refused("log.level: '??' is not accepted")
+    file.write_bytes(b"log: {level: '\xff'}\n")
+    refused("log.level: '?' is not accepted")
+    file.write_text("#" * (2 << 20))
+    refused("larger than 1 MiB")
+    file.unlink()
+    file.mkdir()
+    refused("Is a directory")
+    file.rmdir()
+    os.mkfifo(file)  # an ordinary open() waits for a writer
+    refused("is no plain file")
+    file.unlink()
+    file.write_text("clients: [{id: one, memory: 1Gi}]\n")
+    wait_for("the file's budget", lambda: h.budget() == GIB)
+
+
+@test()
 def host_memory_is_shared_and_capped(a):
     (a.dir / "config.yaml").write_text("host_memory: {bytes: 10Gi}\n")
     wait_for("the cap", lambda: a.status()["host_limit_bytes"] == 10 * GIB)
