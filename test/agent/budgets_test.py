@@ -142,6 +142,9 @@ def settings_change_live(a):
         r.returncode == 2
         and "log-level: an empty value removes a setting, and this one is not set; set: compute-limit\n" in r.stderr
     ), r
+    for arguments in (["one", b"memory-factor=\xff"], ["one", b"\xff=1"], [b"\xff", "memory-factor=50"]):
+        r = a.cli("set", *arguments, check=False)  # protobuf refuses such text with a line of its own
+        assert r.returncode == 2 and r.stderr.count("\n") == 1 and "accepted: " in r.stderr, r
     assert h.p.poll() is None
 
 

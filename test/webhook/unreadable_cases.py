@@ -1,9 +1,9 @@
-"""Pods that the webhook cannot read, on a real API server: none passes unseen.
+"""Pods that the webhook cannot read, and its absence, on a real API server: nothing that it denies passes unseen.
 
 A pod of a user who means harm carries all that the policy demands: the marker and the library.
 """
 
-from admission_harness import RESOURCE, Webhook, check, send
+from admission_harness import PLAIN, RESOURCE, Webhook, check, send
 
 SHIM = "/opt/sluice/lib/libsluice.so"
 PLACEMENT = "sluice.dev/placement"
@@ -72,4 +72,17 @@ def unreadable(server, program, folder, kubeconfig, install):
     status, answer, _ = server.call("PATCH", path + "/large?dryRun=All", change, merge)
     check(status == 200, f"another annotation of a large pod may change: {status} {str(answer)[:300]}")
     server.call("DELETE", path + "/large?gracePeriodSeconds=0")
+
+    # Without the webhook the owner may not do what it would deny. All else goes on.
+    status, answer, _ = server.call("POST", path, {"metadata": {"name": "own"}, "spec": PLAIN["spec"]})
+    check(status == 201, f"a pod without a share starts: {status} {str(answer)[:300]}")
     check(webhook.stop() == 0, "the webhook exits with status 0")
+    for annotation, value, accepted in (
+        (PLACEMENT, '{"a":["GPU-0"]}', False),
+        ("sluice.dev/gpu-fraction", "9", False),
+        ("example.com/note", "x", True),
+    ):
+        change = {"metadata": {"annotations": {annotation: value}}}
+        status, answer, _ = server.call("PATCH", path + "/own?dryRun=All", change, merge)
+        check((status == 200) == accepted, f"{annotation} in an outage: {status} {str(answer)[:300]}")
+    server.call("DELETE", path + "/own?gracePeriodSeconds=0")
