@@ -29,6 +29,7 @@
 #endif
 #include "agent/nvml_unsafe.h"
 #include "agent/pod_resources.h"
+#include "agent/printable.h"
 #include "agent/server.h"
 #include "agent/service.h"
 #include "sluice/names.h"
@@ -330,7 +331,7 @@ class Daemon {
     if (!LoadConfig(options_.config_path, &fresh, &error)) {
       if (error != config_error_) node_.AddEvent("", "configuration refused", error + "; the old one stays in force");
       config_error_ = error;
-      node_.SetConfigError(error);
+      node_.SetConfigError(Printable(error));
       return;
     }
     const bool was_bad = !config_error_.empty();
