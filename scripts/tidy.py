@@ -35,8 +35,8 @@ PRODUCT = (
     "webhook",
 )
 MODES = {
-    # libstdc++ 12's stable_sort calls a function that it calls deprecated itself; GCC, which builds, has no -Wmissing-braces
-    # among C++'s -Wall.
+    # libstdc++ 12's stable_sort calls a function that it calls deprecated itself; GCC, which builds, has no
+    # -Wmissing-braces among C++'s -Wall.
     "tidy": (
         (*PRODUCT, "test", "experiments"),
         ["--checks=-clang-analyzer-*", "--extra-arg=-Wno-deprecated-declarations", "--extra-arg=-Wno-missing-braces"],

@@ -31,7 +31,7 @@ class Findings {
   }
   // `reaction` is an administrator's setting.
   void React(Reaction reaction, Rule rule, std::string text) {
-    if (reaction == Reaction::kDeny) Deny(rule, std::move(text));
+    if (reaction == Reaction::kDeny) return Deny(rule, std::move(text));
     if (reaction == Reaction::kWarn) Warn(rule, std::move(text));
   }
 
