@@ -129,7 +129,7 @@ absl::StatusOr<std::vector<Json>> FindRegistrations(ClusterReader& cluster) {
       return;
     }
   };
-  const absl::Status status = cluster.Read(WebhookList(), {begin, add});
+  absl::Status status = cluster.Read(WebhookList(), {begin, add});
   if (!status.ok()) return status;
   return found;
 }

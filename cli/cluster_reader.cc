@@ -38,6 +38,7 @@ kube::ClientOptions Options(std::chrono::milliseconds timeout) {
 void RunAll(size_t count, size_t threads, const std::function<std::function<void(size_t)>()>& make) {
   std::atomic<size_t> next = 0;
   std::vector<std::thread> pool;
+  pool.reserve(std::min(count, threads));
   for (size_t i = 0; i < std::min(count, threads); ++i) {
     pool.emplace_back([&] {
       const std::function<void(size_t)> work = make();

@@ -88,6 +88,7 @@ std::unique_ptr<KubectlProxy> KubectlProxy::Start(const Kubectl& kubectl) {
     words.insert(words.end(), {"proxy", "--unix-socket=" + made->socket_, "--append-server-path=true",
                                "--reject-methods=^(POST|PUT|PATCH|DELETE)$"});
     std::vector<char*> argv;
+    argv.reserve(words.size() + 1);
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
     int out[2];

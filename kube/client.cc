@@ -203,7 +203,7 @@ absl::StatusOr<std::string> Client::ReadList(const std::string& path, const List
         return malformed.ok();
       };
     };
-    const absl::Status status = impl_->Do(call).status();
+    absl::Status status = impl_->Do(call).status();
     if (absl::IsOutOfRange(status) && !first) {
       next.clear();
       whole = true;

@@ -278,7 +278,7 @@ class Granter {
     if (settings == pod.settings.end() || !settings->second.gpu_memory) return;
     Bytes worth = UINT64_MAX;
     for (const std::string& gpu : grant.gpus) worth = std::min(worth, WorthOf(memory_[gpu], grant.percent));
-    grant.memory = std::min(*settings->second.gpu_memory, worth);
+    grant.memory = std::min(settings->second.gpu_memory.value(), worth);
   }
 
   const std::vector<CardStatus>& cards_;

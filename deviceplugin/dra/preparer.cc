@@ -144,7 +144,7 @@ absl::Status Preparer::AwaitAgent(const PreparedClaim& claim, Clock::time_point 
   const auto began = Clock::now();
   auto pause = kStep;
   while (true) {
-    const absl::Status status = CheckStartRequirements({options_.store.RunDir(claim.share.claim.uid), claim.lib_dir});
+    absl::Status status = CheckStartRequirements({options_.store.RunDir(claim.share.claim.uid), claim.lib_dir});
     if (!absl::IsUnavailable(status)) return status;
     if (Clock::now() + pause > until) return Refusal("agent", std::string(status.message()));
     std::this_thread::sleep_for(pause);

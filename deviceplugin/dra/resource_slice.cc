@@ -113,8 +113,8 @@ void KeepTaintTimes(const Json& stored, Json* wanted) {
   const Json* before = Find(stored, {"spec", "devices"});
   if (before == nullptr || !before->is_array()) return;
   for (Json& device : (*wanted)["spec"]["devices"]) {
-    const auto old =
-        std::ranges::find_if(*before, [&](const Json& b) { return b.value("name", "") == device["name"]; });
+    const auto name = device.value("name", std::string());
+    const auto old = std::ranges::find_if(*before, [&](const Json& b) { return b.value("name", "") == name; });
     if (old == before->end() || !old->contains("taints") || !device.contains("taints")) continue;
     for (Json& taint : device["taints"]) {
       const auto same = std::ranges::find_if((*old)["taints"], [&](const Json& b) { return Holds(b, taint); });
@@ -126,7 +126,7 @@ void KeepTaintTimes(const Json& stored, Json* wanted) {
 }  // namespace
 
 std::string SliceName(std::string_view node) {
-  const std::string name = StrCat(node, "-", SLUICE_DOMAIN);
+  std::string name = StrCat(node, "-", SLUICE_DOMAIN);
   if (name.size() <= kMaxName) return name;
   return StrCat(node.substr(0, kMaxName - sizeof(SLUICE_DOMAIN) - 18), "-",
                 absl::StrFormat("%016x", std::hash<std::string_view>()(node)), "-", SLUICE_DOMAIN);

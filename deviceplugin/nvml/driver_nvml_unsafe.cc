@@ -107,12 +107,12 @@ class DriverNvml final : public NvmlApi {
     void* library = dlopen(library_name_.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return absl::NotFoundError(StrCat("no NVIDIA driver library: ", dlerror()));
     Entries e;
-    const bool all = Find(library, "nvmlInit_v2", &e.init) & Find(library, "nvmlShutdown", &e.shutdown) &
-                     Find(library, "nvmlErrorString", &e.error_string) &
-                     Find(library, "nvmlSystemGetDriverVersion", &e.driver_version) &
-                     Find(library, "nvmlDeviceGetCount_v2", &e.count) &
-                     Find(library, "nvmlDeviceGetHandleByIndex_v2", &e.by_index) &
-                     Find(library, "nvmlDeviceGetUUID", &e.uuid) & Find(library, "nvmlDeviceGetName", &e.name) &
+    const bool all = Find(library, "nvmlInit_v2", &e.init) && Find(library, "nvmlShutdown", &e.shutdown) &&
+                     Find(library, "nvmlErrorString", &e.error_string) &&
+                     Find(library, "nvmlSystemGetDriverVersion", &e.driver_version) &&
+                     Find(library, "nvmlDeviceGetCount_v2", &e.count) &&
+                     Find(library, "nvmlDeviceGetHandleByIndex_v2", &e.by_index) &&
+                     Find(library, "nvmlDeviceGetUUID", &e.uuid) && Find(library, "nvmlDeviceGetName", &e.name) &&
                      Find(library, "nvmlDeviceGetMemoryInfo", &e.memory);
     if (!all) return absl::FailedPreconditionError(StrCat(library_name_, " lacks NVML functions"));
     Find(library, "nvmlDeviceGetMemoryInfo_v2", &e.memory_v2);

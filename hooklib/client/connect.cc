@@ -24,7 +24,7 @@ SocketAddress::SocketAddress(const char* path) {
 }
 
 bool SocketAddress::Connect(int fd, int wait_ms) const {
-  const timeval patience{wait_ms / 1000, wait_ms % 1000 * 1000};
+  const timeval patience{wait_ms / 1000, wait_ms % 1000 * 1000L};
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   return valid_ && connect(fd, reinterpret_cast<const sockaddr*>(&address_), sizeof(address_)) == 0;
 }

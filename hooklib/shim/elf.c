@@ -40,7 +40,7 @@ static struct table table_at(const struct dl_phdr_info* info, uintptr_t at, size
     const ElfW(Phdr)* segment = &info->dlpi_phdr[i];
     const uintptr_t offset = at - (info->dlpi_addr + segment->p_vaddr);
     if (segment->p_type != PT_LOAD || offset >= segment->p_memsz) continue;
-    table.at = (const void*)at;
+    table.at = (const void*)at;  // NOLINT(performance-no-int-to-ptr): the loader gives addresses
     table.count = (segment->p_memsz - offset) / entry_bytes;
     break;
   }
@@ -112,6 +112,7 @@ static void* value_of(uintptr_t base, const struct tables* tables, size_t i, con
   if (symbols[i].st_shndx == SHN_UNDEF || (bind != STB_GLOBAL && bind != STB_WEAK)) return NULL;
   if (type != STT_FUNC && type != STT_NOTYPE) return NULL;
   if (versions && (i >= tables->versions.count || (versions[i] & 0x8000u))) return NULL;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader gives addresses
   return names(&tables->strings, symbols[i].st_name, name) ? (void*)(base + symbols[i].st_value) : NULL;
 }
 

@@ -172,7 +172,7 @@ Node NodeLedger::FreeOnceGone(const std::set<std::string>& uids) const {
     for (std::size_t c = 0; c < pod.chains.size(); ++c) {
       std::vector<std::string> cards;
       if (pod.actual) {
-        cards = CardsOf(pod.chains[c], pod.containers, *pod.actual);
+        cards = CardsOf(pod.chains[c], pod.containers, pod.actual.value());
       } else if (!pod.reserved.empty()) {
         cards = pod.reserved[c];
       }

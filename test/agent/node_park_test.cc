@@ -31,6 +31,7 @@ struct ParkWorld : World {
     ++pages[s].gpu[0].launches;
     Idle(s, live, plain);
   }
+  // NOLINTNEXTLINE(bugprone-derived-method-shadowing-base-method): with a check
   void Pass(uint64_t ns) {
     World::Pass(ns);
     REQUIRE(node.LedgerOf("GPU-a")->exposure() <= 8 * kGiB);

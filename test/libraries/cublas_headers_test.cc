@@ -18,7 +18,7 @@ struct NarrowOf<Result(Args...)> {
 };
 #define SLUICE_EXPORTED(symbol)                                          \
   extern NarrowOf<decltype(symbol##_64)>::Type sluice_exported_##symbol; \
-  [[maybe_unused]] constexpr NarrowOf<decltype(symbol##_64)>::Type* sluice_overload_##symbol = &symbol;
+  [[maybe_unused]] constexpr NarrowOf<decltype(symbol##_64)>::Type* sluice_overload_##symbol = &(symbol);
 SLUICE_EXPORTED(cublasGemmEx)
 SLUICE_EXPORTED(cublasGemmBatchedEx)
 SLUICE_EXPORTED(cublasGemmStridedBatchedEx)

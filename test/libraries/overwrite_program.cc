@@ -7,7 +7,7 @@ namespace {
 using namespace simgpu_test;              // NOLINT(google-build-using-namespace): helpers of the test
 using namespace sluice::libraries::test;  // NOLINT(google-build-using-namespace)
 
-constexpr uint64_t kBlock = 192 * kMiB, kOther = 512 * kMiB, kMatrix = 32 * kMiB;
+constexpr uint64_t kBlock = 192 * kMiB, kOther = 512 * kMiB;
 constexpr int kSide = 2896;  // squared, in floats: 64 bytes less than 32 MiB
 CUdeviceptr g_block, g_other;
 Card* g_card;

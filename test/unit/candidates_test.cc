@@ -141,7 +141,7 @@ TEST_CASE("a rebuilt order holds each resident chunk once") {
     for (uint64_t chunk = 0; chunk < 8; ++chunk) gpu.candidates.Unrank(gpu.At(chunk));
     gpu.Begin();
   }
-  CHECK(gpu.candidates.size() == 600 * 8);
+  CHECK(gpu.candidates.size() == 4800);
   CHECK(gpu.candidates.IsStale(8, 1));
   gpu.candidates.Rebuild(&gpu.table, 1, [&gpu](const Chunk& chunk) { return 8 - gpu.rank[chunk.base]; });
   CHECK(gpu.candidates.size() == 8);

@@ -315,7 +315,7 @@ TEST_CASE("with the remote strategy nothing moves") {
   CHECK(after.bytes_in == before.bytes_in);
   CHECK(after.bytes_out == before.bytes_out);
   CHECK(after.fault_bytes == before.fault_bytes);
-  CHECK(after.remote_bytes == before.remote_bytes + 5 * 8 * kChunkBytes);
+  CHECK(after.remote_bytes == before.remote_bytes + 40 * kChunkBytes);
 }
 
 TEST_CASE("the reasons why chunks cannot be duplicated are counted") {

@@ -45,7 +45,7 @@ TEST_CASE("noise does not switch launches between faults and remote access") {
   LaunchClassifier classifier;
   constexpr uint64_t kBytes = 400 * kChunkBytes;
   using AccessClass = LaunchClassifier::AccessClass;
-  uint64_t state = 1, changes = 0, host = 0;
+  uint64_t state = 1, changes = 0;
   AccessClass last = AccessClass::kFaulting;
   for (uint64_t now = 1; now < 100'000; ++now) {
     const AccessClass access_class = classifier.ClassOf(7, true, now);
@@ -61,7 +61,6 @@ TEST_CASE("noise does not switch launches between faults and remote access") {
     classifier.NoteAnswered(probe);
     // Neither is faster, and a third of the time is noise.
     classifier.NoteMeasured(probe, 150'000 + (state >> 33) % 100'000, now);
-    host += access_class == AccessClass::kStreaming;
     changes += access_class != last;
     last = access_class;
   }

@@ -18,7 +18,7 @@ struct TimedGpu : FakeGpu {
   TimedGpu(uint64_t total, uint64_t capacity) : FakeGpu(total, capacity, Prefetch::kPredict) {}
   // `rate`: GB/s at which it uses its host-resident bytes; `touched`: the share of the bytes left to faults that it
   // touches.
-  void Launch(uint64_t id, std::vector<Extent> set, double rate, double touched = 1) {
+  void Launch(uint64_t id, const std::vector<Extent>& set, double rate, double touched = 1) {
     const Plan& plan = Queue(set, 1, id);
     const LaunchProbe probe = plan.probe;
     mapped_remote += TotalBytes(plan.map_remote);

@@ -10,7 +10,7 @@ namespace {
 
 using Outcome = PointerRanges::Outcome;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20, kPage = 4096, kId = 7;
+constexpr uint64_t kMiB = uint64_t{1} << 20, kId = 7;
 constexpr Extent kPool{uint64_t{1} << 40, 2048 * kMiB};
 constexpr Extent kOther{uint64_t{1} << 41, 2048 * kMiB};
 
@@ -156,7 +156,7 @@ TEST_CASE("each of several pointers into a block has the pages up to the next on
 
 TEST_CASE("pointers inside a chunk, and pages before a pointer") {
   WatchedKernel kernel;
-  const uint64_t odd = 700 * 1024;
+  const uint64_t odd = uint64_t{700} << 10;
   for (uint64_t i = 0; i < 3; ++i) kernel.Touch(At(40 * i) + odd, 40);
   const Extent part = kernel.NarrowedTo(At(400) + odd);
   CHECK(part.base == At(400) + odd);
@@ -211,7 +211,8 @@ TEST_CASE("random rows close together are given up, too, but not a part that was
 TEST_CASE("a part that moves under a fixed pointer is given up") {
   WatchedKernel kernel;
   int watched = 0;
-  for (; kernel.ranges.ShouldWatch(kId) && watched < 100; ++watched) kernel.Touch(kPool.base, 64, 64 * (watched % 32));
+  for (; kernel.ranges.ShouldWatch(kId) && watched < 100; ++watched)
+    kernel.Touch(kPool.base, 64, uint64_t{64} * (watched % 32));
   CHECK(watched == 8);
   CHECK(kernel.NarrowedTo(kPool.base) == kPool);
 }

@@ -74,7 +74,7 @@ void GrantClaim(const PodView& view, const RequestedShare& r, uint32_t percent, 
   }
   if (is_known) share.claim = MakeTemplate(input.name_space, std::move(claim.spec));
   if (percent == 0 && input.mode == Mode::kTemplate) {  // for queues
-    const MemoryShare units = ShareOfMemory(*r.settings.gpu_memory, FindGpus(*view.spec, input.nodes, cards),
+    const MemoryShare units = ShareOfMemory(r.settings.gpu_memory.value(), FindGpus(*view.spec, input.nodes, cards),
                                             input.config.assumed_gpu_memory);
     share.percent = units.percent.value_or(0);
     share.is_computed = true;

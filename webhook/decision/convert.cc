@@ -137,11 +137,11 @@ class Converter {
     const auto cores = Quantity(c, kCores);
     std::map<std::string, std::string> wanted;
     if (memory || percent || cores) {
-      const auto cards = Quantity(c, kCards);
-      if (cards.value_or(1) > SLUICE_MAX_GPUS) {
-        DenyResource(c, kCards, *cards, "1 to " + std::to_string(SLUICE_MAX_GPUS) + " beside a part of each");
+      const auto cards = Quantity(c, kCards).value_or(1);
+      if (cards > SLUICE_MAX_GPUS) {
+        DenyResource(c, kCards, cards, "1 to " + std::to_string(SLUICE_MAX_GPUS) + " beside a part of each");
       }
-      if (cards.value_or(1) > 1) wanted[SLUICE_KEY_GPU_COUNT] = std::to_string(*cards);
+      if (cards > 1) wanted[SLUICE_KEY_GPU_COUNT] = std::to_string(cards);
       if (percent && *percent > 100) DenyResource(c, kMemoryPercent, *percent, "1 to 100");
       if (cores && *cores > 100) DenyResource(c, kCores, *cores, "1 to 100");
       if (memory) {

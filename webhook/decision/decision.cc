@@ -298,7 +298,7 @@ class Decider {
       if (!out_.reason.empty()) out_.reason += "; ";
       out_.reason +=
           s.requested->container->name + ": " +
-          (s.percent > 0 ? std::to_string(s.percent) + " percent " : settings::FormatQuantity(*memory) + " ") +
+          (s.percent > 0 ? std::to_string(s.percent) + " percent " : settings::FormatQuantity(memory.value()) + " ") +
           (s.cards > 1 ? "of each of " + std::to_string(s.cards) + " GPUs " : "") + "by " +
           (s.size_annotation.empty() ? s.requested->sized_by : s.size_annotation) +
           (has_claim ? ", as the claim " + s.claim.name : "");

@@ -13,7 +13,7 @@ std::string OpportunisticProblem(const RequestedShare& r, std::optional<int64_t>
                    "/" SLUICE_KEY_GPU_MEMORY;
   }
   if (r.settings.gpu_percent > SLUICE_UNITS_PER_GPU) {
-    return field + "beside " SLUICE_KEY_GPU_FRACTION " '" + settings::FormatFraction(*r.settings.gpu_percent) +
+    return field + "beside " SLUICE_KEY_GPU_FRACTION " '" + settings::FormatFraction(r.settings.gpu_percent.value()) +
            "' is not accepted; accepted: a fraction up to 1";
   }
   if (units && *units != 1) {

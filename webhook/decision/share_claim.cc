@@ -138,7 +138,7 @@ class Requester {
   }
 
   std::vector<Group> ByBytes() {
-    const uint64_t memory = (*s_.gpu_memory + kMiB - 1) / kMiB;
+    const uint64_t memory = (s_.gpu_memory.value() + kMiB - 1) / kMiB;
     std::vector<Group> out;
     for (const uint64_t size : in_.sizes) {
       if (size < memory) continue;
@@ -151,7 +151,7 @@ class Requester {
       }
     }
     if (out.empty() && !in_.sizes.empty()) {
-      out_.error = "'" + settings::FormatQuantity(*s_.gpu_memory) +
+      out_.error = "'" + settings::FormatQuantity(s_.gpu_memory.value()) +
                    "' exceeds the memory of every GPU that the pod may get: " + ListSizes(in_.sizes) +
                    "; accepted: at most " + settings::HumanBytes(in_.sizes.back() * kMiB) +
                    ", or a nodeSelector that matches larger GPUs";
@@ -184,6 +184,7 @@ class Requester {
       return {};
     }
     std::vector<std::vector<uint64_t>> sizes;
+    sizes.reserve(in_.sizes.size());
     for (const uint64_t size : in_.sizes) sizes.push_back({size});
     while (sizes.size() > kMaxAlternatives && MergeClosest(sizes)) {
     }
@@ -205,11 +206,11 @@ class Requester {
 
   // A claim whose budget is above its limit would be refused by the driver.
   bool DropAboveLimit(std::vector<Group>& groups) {
-    const uint64_t least = groups.front().memory;
-    std::erase_if(groups, [&](const Group& group) { return group.memory * kMiB > *s_.memory_limit; });
+    const uint64_t least = groups.front().memory, limit = s_.memory_limit.value();
+    std::erase_if(groups, [&](const Group& group) { return group.memory * kMiB > limit; });
     if (!groups.empty()) return true;
     out_.is_memory_limit = true;
-    out_.error = "'" + settings::FormatQuantity(*s_.memory_limit) + "' is below the budget, which is " +
+    out_.error = "'" + settings::FormatQuantity(limit) + "' is below the budget, which is " +
                  settings::HumanBytes(least * kMiB) + "; accepted: at least " + settings::FormatQuantity(least * kMiB);
     return false;
   }
