@@ -9,7 +9,7 @@ namespace {
 
 CUmemoryPool PoolAt(CUdeviceptr at) {
   CUmemoryPool pool = nullptr;
-  OK(cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, at));
+  OK(cuPointerGetAttribute(static_cast<void*>(&pool), CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, at));
   return pool;
 }
 
