@@ -9,6 +9,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "agent/printable.h"
 #include "sluice/names.h"
 #include "sluice/wire.h"
 
@@ -21,7 +22,7 @@ constexpr size_t kMaxBytes = size_t{256} << 10;
 
 std::string Text(const Json& object, const char* key) {
   const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
+  return it != object.end() && it->is_string() ? Printable(it->get<std::string>()) : std::string();
 }
 
 bool ReadGpus(const Json& object, AllocationSpec* spec, std::string* error) {

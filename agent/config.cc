@@ -239,7 +239,7 @@ bool LoadConfig(const std::string& path, Config* config, std::string* error) {
     *config = Config{};
     return true;
   }
-  const auto text = ReadWholeFile(path, *error);
+  const auto text = ReadReloadedFile(path, *error);
   return text && ParseConfig(*text, path, config, error);
 }
 

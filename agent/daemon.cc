@@ -29,6 +29,7 @@
 #endif
 #include "agent/nvml_unsafe.h"
 #include "agent/pod_resources.h"
+#include "agent/printable.h"
 #include "agent/server.h"
 #include "agent/service.h"
 #include "sluice/names.h"
@@ -228,7 +229,7 @@ class Daemon {
     sampling_ = true;
     std::vector<std::string> gpus, allocations;
     std::set<int64_t> attached;
-    for (const CardStatus& c : node_.Status().cards) gpus.push_back(c.uuid);
+    for (const CardStatus& c : node_.Cards()) gpus.push_back(c.uuid);
     for (const auto& [id, identity] : node_.KnownIdentities()) {
       allocations.push_back(id);
       attached.insert(identity.pids.begin(), identity.pids.end());
@@ -330,7 +331,7 @@ class Daemon {
     if (!LoadConfig(options_.config_path, &fresh, &error)) {
       if (error != config_error_) node_.AddEvent("", "configuration refused", error + "; the old one stays in force");
       config_error_ = error;
-      node_.SetConfigError(error);
+      node_.SetConfigError(Printable(error));
       return;
     }
     const bool was_bad = !config_error_.empty();

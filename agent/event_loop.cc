@@ -85,7 +85,7 @@ void EventLoop::Run(const std::function<int()>& tick) {
       tick_soon_ = false;
       const int ms = tick();
       now = MonotonicNs();
-      due = now + static_cast<uint64_t>(ms < 1 ? 1 : ms) * 1000000u;
+      due = now + static_cast<uint64_t>(std::max(ms, 0)) * 1000000u;
     }
     while (!timers_.empty() && timers_.begin()->first <= now) {
       const auto work = std::move(timers_.begin()->second);

@@ -36,7 +36,8 @@ class EventLoop {
   // Runs the work once, in `ms` milliseconds.
   void After(int ms, std::function<void()> work);
 
-  // Runs until Stop(). Calls `tick` at once, then each time when the milliseconds that it returned are over.
+  // Runs until Stop(). Calls `tick` at once, then each time when the milliseconds that it returned are over. After 0 it
+  // handles what is ready, then calls it again.
   void Run(const std::function<int()>& tick) SLUICE_EXCLUDES(mutex_);
   // Brings the next tick forward to now.
   void TickSoon() { tick_soon_ = true; }

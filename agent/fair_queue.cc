@@ -24,7 +24,9 @@ std::shared_ptr<FairQueue> FairQueue::Make(EventLoop* loop) {
   return ok ? queue : nullptr;
 }
 
-FairQueue::~FairQueue() { loop_->Remove(descriptors_.fd()); }
+FairQueue::~FairQueue() {
+  if (descriptors_.fd() >= 0) loop_->Remove(descriptors_.fd());  // else errno says why there is none
+}
 
 void FairQueue::Serve() {
   epoll_event events[kEventsPerTurn];

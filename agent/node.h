@@ -144,10 +144,12 @@ class Node {
   void Settle();
   // Sends some of the budgets that are due.
   void SendDue();
-  // Reads the pages and moves budgets. Returns the milliseconds until the next call.
+  // Reads the pages and moves budgets. Returns the milliseconds until the next call. 0: pages are left to read, and
+  // budgets move once all have been read.
   int Tick(uint64_t now_ns);
 
-  NodeStatus Status() const;
+  NodeStatus Status() const;  // reads the pages of all processes
+  std::vector<CardStatus> Cards() const;
   std::vector<Event> EventsAfter(uint64_t number) const;
   // An event of the agent itself. The callers bound how often.
   void AddEvent(const std::string& allocation, const std::string& kind, const std::string& text,
@@ -257,7 +259,20 @@ class Node {
   void SendBudget(Session& s, size_t gpu);
   void MarkDue(SessionId session, size_t gpu);
   void SendIfDue(Session& s, size_t gpu);  // before a frame that must not come before it
-  void ReadPages(uint64_t now_ns);
+  // The pages of all sessions are read in slices, so that a frame waits for a slice at most.
+  struct Reading {
+    bool active = false;
+    SessionId next = 0, last = 0;  // sessions that are left to read
+    bool launching = false;
+    std::map<CardState*, std::map<GroupId, Bytes>> working, held;
+    std::map<std::pair<GroupId, size_t>, DayPeak::Sample> samples;  // by group and its GPU
+  };
+  void BeginReading(Reading& reading) const;
+  bool ReadSlice(Reading& reading, int pages, uint64_t now_ns);  // true: all pages have been read
+  void ReadPage(Session& s, Reading& reading, uint64_t now_ns);
+  void EndReading(Reading& reading);
+  void ReadPages(uint64_t now_ns);  // all at once
+  void AdmitWaiting(uint64_t now_ns);
   void CheckOverdue(Session& s, size_t gpu, Bytes overdue, uint64_t now_ns);
   Bytes Wanted(const CardState& card, const Session& s, size_t gpu, uint64_t now_ns) const;
   sluice_gpu_counters Read(const Session& s, size_t gpu) const;
@@ -295,7 +310,7 @@ class Node {
   // node_evidence.cc
   std::string Disagreement(const Session& s, const GpuUses& uses, uint64_t now_ns) const;
   // node_status.cc
-  void ObserveWorkingSets(uint64_t now_ns);  // of the pages as they are now
+  void ObserveWorkingSets(const Reading& reading, uint64_t now_ns);
   AllocationStatus StatusOf(const Allocation& a) const;
   static MemberId Member(SessionId session, size_t gpu) { return session * SLUICE_MAX_GPUS + gpu; }
   static sluice_frame Frame(Session& s, uint16_t type);
@@ -322,6 +337,7 @@ class Node {
   // BUDGETs that are due, by group: the groups are served in turn.
   std::map<GroupId, std::set<std::pair<SessionId, size_t>>> due_;
   GroupId last_served_ = 0;
+  Reading reading_;                                           // of Tick
   bool launching_ = false;                                    // a process launched since the last tick
   std::vector<std::pair<SessionId, sluice_memory>> waiting_;  // for the others to return
 };

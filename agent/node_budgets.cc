@@ -1,5 +1,6 @@
 // Node: reads the pages, plans the ledgers, sends budgets.
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <tuple>
 #include <utility>
@@ -13,6 +14,8 @@ constexpr uint64_t kHelloNs = 5000 * kMs;  // a connection without HELLO is clos
 // Of budgets that are sent without other work between them, and of those of one group. A thousand take the time of
 // several tokens of another tenant.
 constexpr int kBudgetsAtOnce = 32, kBudgetsInTurn = 8;
+// Of pages that are read without other work between them: some 20 us.
+constexpr int kPagesAtOnce = 64;
 
 }  // namespace
 
@@ -34,52 +37,83 @@ sluice_gpu_counters Node::Read(const Session& s, size_t gpu) const {
   return out;
 }
 
-void Node::ReadPages(uint64_t now_ns) {
-  launching_ = false;
-  std::map<CardState*, std::map<GroupId, Bytes>> working;
-  const uint64_t idle_ns = config_.idle_after_s * 1000ull * kMs;
-  for (auto& [uuid, card] : cards_) card->held.clear();
-  for (auto& [id, session] : sessions_) {
-    Session& s = *session;
-    if (s.phase != Session::Phase::kServed) continue;
-    Allocation& a = *s.allocation;
-    for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
-      CardState& card = *cards_.at(a.spec.gpus[i].uuid);
-      const sluice_gpu_counters c = Read(s, i);
-      Demand& demand = s.demand[i];
-      demand.Observe(c.live_bytes, c.unmanaged_bytes, c.launches, now_ns);
-      if (card.arbiter.IsWaiting(Member(id, i)))
-        IsOpportunistic(a) ? demand.SetHeld(now_ns) : demand.SetWaiting(now_ns);
-      const bool works = !demand.Idle(now_ns, 1000 * kMs);
-      // The release of a grant charges the time under it. Other time is charged here, at most the time since the last
-      // charge.
-      const uint64_t spent = c.kernel_ns > s.kernel_ns[i] && s.kernel_ns[i] > 0 ? c.kernel_ns - s.kernel_ns[i] : 0;
-      card.arbiter.Observe(a.group,
-                           NeedsTokens(a, card) && s.uses_tokens ? 0 : std::min(spent, now_ns - s.kernel_since[i]),
-                           works, now_ns);
-      NoteUse(s, i, c, now_ns);
-      CountLink(s, i, c);
-      if (c.kernel_ns != s.kernel_ns[i]) s.kernel_since[i] = now_ns;
-      s.kernel_ns[i] = c.kernel_ns;
-      // Opportunistic working sets press no one: they leave.
-      if (!demand.Idle(now_ns, idle_ns) && !IsOpportunistic(a) && !IsParked(a)) {
-        Bytes& sum = working[&card][a.group];
-        sum = Sum(sum, c.working_set_bytes);
-        card.held[a.group] += demand.Held();
-      }
-      launching_ |= works;
-      const Session::Sent& sent = s.sent[i];
-      card.ledger.Update(Member(id, i),
-                         {c.generation >= sent.card_since ? sent.card : 0,
-                          Sum(Sum(c.resident_bytes, c.unmanaged_bytes), s.uncounted[i]), Wanted(card, s, i, now_ns)});
-      host_.Update(Member(id, i), {c.generation >= sent.host_since ? sent.host : 0, c.host_bytes, 0});
-      CheckOverdue(s, i, card.ledger.Find(Member(id, i))->overdue(), now_ns);
-    }
+void Node::BeginReading(Reading& reading) const {
+  reading = {};
+  reading.active = true;
+  reading.last = sessions_.empty() ? 0 : sessions_.rbegin()->first;
+}
+
+bool Node::ReadSlice(Reading& reading, int pages, uint64_t now_ns) {
+  auto it = sessions_.lower_bound(reading.next);
+  for (; it != sessions_.end() && it->first <= reading.last && pages > 0; ++it) {
+    if (it->second->phase != Session::Phase::kServed) continue;
+    ReadPage(*it->second, reading, now_ns);
+    --pages;
   }
-  SetPressure(working);
+  if (it == sessions_.end() || it->first > reading.last) return true;
+  reading.next = it->first;
+  return false;
+}
+
+void Node::ReadPage(Session& s, Reading& reading, uint64_t now_ns) {
+  const Allocation& a = *s.allocation;
+  const uint64_t idle_ns = config_.idle_after_s * 1000ull * kMs;
+  for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
+    CardState& card = *cards_.at(a.spec.gpus[i].uuid);
+    const sluice_gpu_counters c = Read(s, i);
+    Demand& demand = s.demand[i];
+    demand.Observe(c.live_bytes, c.unmanaged_bytes, c.launches, now_ns);
+    if (card.arbiter.IsWaiting(Member(s.id, i)))
+      IsOpportunistic(a) ? demand.SetHeld(now_ns) : demand.SetWaiting(now_ns);
+    const bool works = !demand.Idle(now_ns, 1000 * kMs);
+    // The release of a grant charges the time under it. Other time is charged here, at most the time since the last
+    // charge.
+    const uint64_t spent = c.kernel_ns > s.kernel_ns[i] && s.kernel_ns[i] > 0 ? c.kernel_ns - s.kernel_ns[i] : 0;
+    card.arbiter.Observe(a.group,
+                         NeedsTokens(a, card) && s.uses_tokens ? 0 : std::min(spent, now_ns - s.kernel_since[i]), works,
+                         now_ns);
+    NoteUse(s, i, c, now_ns);
+    CountLink(s, i, c);
+    if (c.kernel_ns != s.kernel_ns[i]) s.kernel_since[i] = now_ns;
+    s.kernel_ns[i] = c.kernel_ns;
+    // Opportunistic working sets press no one: they leave.
+    if (!demand.Idle(now_ns, idle_ns) && !IsOpportunistic(a) && !IsParked(a)) {
+      Bytes& sum = reading.working[&card][a.group];
+      sum = Sum(sum, c.working_set_bytes);
+      reading.held[&card][a.group] += demand.Held();
+    }
+    s.tells_use |= c.touched_bytes != 0;
+    if (s.tells_use) {
+      DayPeak::Sample& sample = reading.samples[{a.group, i}];
+      sample.touched = Sum(sample.touched, c.touched_bytes);
+      sample.lives |= Sum(c.live_bytes, c.unmanaged_bytes) != 0;
+      sample.works |= works;
+    }
+    reading.launching |= works;
+    const Session::Sent& sent = s.sent[i];
+    card.ledger.Update(Member(s.id, i),
+                       {c.generation >= sent.card_since ? sent.card : 0,
+                        Sum(Sum(c.resident_bytes, c.unmanaged_bytes), s.uncounted[i]), Wanted(card, s, i, now_ns)});
+    host_.Update(Member(s.id, i), {c.generation >= sent.host_since ? sent.host : 0, c.host_bytes, 0});
+    CheckOverdue(s, i, card.ledger.Find(Member(s.id, i))->overdue(), now_ns);
+  }
+}
+
+void Node::EndReading(Reading& reading) {
+  reading.active = false;
+  launching_ = reading.launching;
+  for (auto& [uuid, card] : cards_) card->held = std::move(reading.held[card.get()]);
+  SetPressure(reading.working);
   for (auto& [uuid, card] : cards_) {
     if (card->favored != 0) ChooseResident(*card);
   }
+}
+
+void Node::ReadPages(uint64_t now_ns) {
+  Reading all;
+  BeginReading(all);
+  ReadSlice(all, INT_MAX, now_ns);
+  EndReading(all);
 }
 
 void Node::CheckOverdue(Session& s, size_t gpu, Bytes overdue, uint64_t now_ns) {
@@ -186,7 +220,7 @@ void Node::SendBudget(Session& s, size_t gpu) {
   port_->Send(s.id, f);
 }
 
-int Node::Tick(uint64_t now_ns) {
+void Node::AdmitWaiting(uint64_t now_ns) {
   std::vector<SessionId> admit, silent;
   for (auto& [id, s] : sessions_) {
     if (s->phase == Session::Phase::kWaiting && now_ns >= recover_until_ns_) admit.push_back(id);
@@ -199,9 +233,17 @@ int Node::Tick(uint64_t now_ns) {
     Admit(s, now_ns);
   }
   for (const SessionId id : silent) Refuse(*sessions_.at(id), "no HELLO within 5 s");
+}
+
+int Node::Tick(uint64_t now_ns) {
   now_ns_ = now_ns;
-  ReadPages(now_ns);
-  ObserveWorkingSets(now_ns);
+  if (!reading_.active) {
+    AdmitWaiting(now_ns);
+    BeginReading(reading_);
+  }
+  if (!ReadSlice(reading_, kPagesAtOnce, now_ns)) return 0;
+  EndReading(reading_);
+  ObserveWorkingSets(reading_, now_ns);
   UpdateParks(now_ns);
   AnswerWaiting(now_ns);
   Vacate(now_ns);

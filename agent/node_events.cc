@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "agent/node_private.h"
+#include "agent/printable.h"
 
 namespace sluice::agent {
 namespace {
@@ -13,7 +14,7 @@ constexpr size_t kMaxOfOne = 200;  // of one allocation, while others have event
 
 void Node::AddEvent(const std::string& allocation, const std::string& kind, const std::string& text,
                     const std::string& pod_uid) {
-  events_.push_back({next_event_++, 0, allocation, kind, text, pod_uid});
+  events_.push_back({next_event_++, 0, allocation, kind, Printable(text), pod_uid});
   if (listener_) listener_(events_.back());
   ++sources_[allocation].kept;
   if (sources_[allocation].kept <= kMaxOfOne && events_.size() <= kMaxEvents) return;

@@ -16,10 +16,10 @@ settings::Settings Node::Effective(const Allocation& a, const settings::Settings
       if (!annotated.gpu_memory) annotated.gpu_percent = a.pod->percent;
     }
     const auto card = cards_.find(a.spec.gpus.front().uuid);
-    if (is_guaranteed && annotated.gpu_memory && card != cards_.end()) {
+    if (is_guaranteed && card != cards_.end()) {
       const uint32_t percent = a.pod->percent.value_or(a.spec.gpus.front().units);
       const Bytes worth = PercentOf(card->second->card.memory, percent);
-      annotated.gpu_memory = std::min(*annotated.gpu_memory, worth);
+      if (annotated.gpu_memory) annotated.gpu_memory = std::min(*annotated.gpu_memory, worth);
     }
     settings::Layer(out, annotated);
   }

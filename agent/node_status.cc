@@ -25,22 +25,13 @@ std::vector<std::pair<std::string, std::set<int64_t>>> Node::AttachedPids() cons
   return out;
 }
 
-void Node::ObserveWorkingSets(uint64_t now_ns) {
+void Node::ObserveWorkingSets(const Reading& reading, uint64_t now_ns) {
   for (auto& [group, a] : allocations_) {
     a->peaks.resize(a->spec.gpus.size());
     for (size_t i = 0; i < a->peaks.size(); ++i) {
-      DayPeak::Sample sample;
-      for (const SessionId id : a->sessions) {
-        Session& s = *sessions_.at(id);
-        if (s.phase != Session::Phase::kServed) continue;
-        const sluice_gpu_counters c = Read(s, i);
-        s.tells_use |= c.touched_bytes != 0;
-        if (!s.tells_use) continue;
-        sample.touched = Sum(sample.touched, c.touched_bytes);
-        sample.lives |= Sum(c.live_bytes, c.unmanaged_bytes) != 0;
-        sample.works |= !s.demand[i].Idle(now_ns, 1000 * kMs);
-      }
-      a->peaks[i].Observe(sample, config_.startup_s * 1000ull * kMs, now_ns);
+      const auto sample = reading.samples.find({group, i});
+      a->peaks[i].Observe(sample == reading.samples.end() ? DayPeak::Sample{} : sample->second,
+                          config_.startup_s * 1000ull * kMs, now_ns);
     }
   }
 }
@@ -119,16 +110,8 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
   return out;
 }
 
-NodeStatus Node::Status() const {
-  NodeStatus out;
-  out.config_error = config_error_;
-  out.offer_problem = offer_problem_;
-  out.malformed_frames = malformed_;
-  out.forged_claims = forged_;
-  out.foreign = foreign_;
-  out.late_reclaims = late_;
-  out.host_limit = host_.capacity();
-  out.host_bytes = host_.held();
+std::vector<CardStatus> Node::Cards() const {
+  std::vector<CardStatus> out;
   for (const auto& [uuid, c] : cards_) {
     CardStatus card;
     card.uuid = uuid;
@@ -142,8 +125,22 @@ NodeStatus Node::Status() const {
     card.numa = c->card.numa;
     card.tokens = c->tokens;
     card.free_units = FreeUnits(uuid);
-    out.cards.push_back(std::move(card));
+    out.push_back(std::move(card));
   }
+  return out;
+}
+
+NodeStatus Node::Status() const {
+  NodeStatus out;
+  out.config_error = config_error_;
+  out.offer_problem = offer_problem_;
+  out.malformed_frames = malformed_;
+  out.forged_claims = forged_;
+  out.foreign = foreign_;
+  out.late_reclaims = late_;
+  out.host_limit = host_.capacity();
+  out.host_bytes = host_.held();
+  out.cards = Cards();
   for (const auto& [group, a] : allocations_) out.allocations.push_back(StatusOf(*a));
   return out;
 }

@@ -26,6 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kLiveFile = "live.json";
+constexpr uint64_t kListenAgainNs = 1'000'000'000;  // after an attempt that failed
 constexpr uint32_t kWatched = IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_CLOSE_WRITE | IN_ONLYDIR;
 
 std::string Errno(const std::string& what) { return what + ": " + std::strerror(errno); }
@@ -134,6 +135,8 @@ void Server::Scan() {
     const int64_t mtime = st.st_mtim.tv_sec * 1000000000ll + st.st_mtim.tv_nsec;
     const bool known = place.listener >= 0 && place.mtime_ns == mtime && place.inode == st.st_ino;
     if (known && HasSocket(id, place)) continue;
+    // An attempt to listen changes the folder, and so is the reason for the next scan.
+    if (place.failed_ns != 0 && MonotonicNs() - place.failed_ns < kListenAgainNs) continue;
     std::string error;
     if (known ? Listen(id, &place, &error) : Serve(id, &place, &error)) {
       place.mtime_ns = mtime;
@@ -200,11 +203,15 @@ bool Server::Listen(const std::string& id, Place* place, std::string* error) {
   // It gets its name when it accepts: a process that starts with the allocation must not be refused.
   constexpr const char* kUnfinished = "." SLUICE_SOCKET_NAME;
   std::snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s", dir, kUnfinished);
-  unlink(addr.sun_path);  // left by an agent that was killed
-  bool ok = dir >= 0 && fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&addr), sizeof(addr)) == 0;
+  bool ok = dir >= 0 && fd >= 0;
+  if (ok) unlink(addr.sun_path);  // left by an agent that was killed
+  ok = ok && bind(fd, reinterpret_cast<sockaddr*>(&addr), sizeof(addr)) == 0;
   // SELinux lets a container use the socket only with the label that the device plugin gave the folder.
-  const std::string path = Directory(id) + "/" + kUnfinished, label = LabelOf(Directory(id));
-  ok = ok && (LabelOf(path) == label || SetContainerLabel(path, label, error));
+  const std::string path = Directory(id) + "/" + kUnfinished;
+  if (ok) {  // else errno is the reason
+    const std::string label = LabelOf(Directory(id));
+    ok = LabelOf(path) == label || SetContainerLabel(path, label, error);
+  }
   struct stat st{};
   ok = ok && OpenToAll(dir, kUnfinished, &st) && listen(fd, 4096) == 0;
   if (ok && place->queue == nullptr) place->queue = FairQueue::Make(loop_);
@@ -219,6 +226,7 @@ bool Server::Listen(const std::string& id, Place* place, std::string* error) {
   } else if (fd >= 0) {
     close(fd);
   }
+  place->failed_ns = ok ? 0 : MonotonicNs();
   return ok;
 }
 

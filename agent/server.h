@@ -52,8 +52,9 @@ class Server : public Port {
     int listener = -1;
     int64_t mtime_ns = 0;
     ino_t inode = 0;
-    ino_t socket = 0;    // as it was bound, to see that it was not replaced
-    std::string logged;  // the last error: each is recorded once
+    ino_t socket = 0;        // as it was bound, to see that it was not replaced
+    std::string logged;      // the last error: each is recorded once
+    uint64_t failed_ns = 0;  // of the last attempt to listen; 0: it succeeded
   };
   struct Connection {
     std::shared_ptr<FairQueue> queue;  // of its allocation, whose folder may be gone

@@ -299,13 +299,13 @@ class Service::Impl final : public v1::Agent::CallbackService {
                                    [units](const v1::GpuShare& g) { return g.uuid().empty() && g.units() == units; });
     const auto count = static_cast<size_t>(request.gpus_size());
     if (count < 2 || !equal) return {};
-    return ChooseNeighbours(node_->Status().cards, count, std::max(units, 1u));
+    return ChooseNeighbours(node_->Cards(), count, std::max(units, 1u));
   }
 
   // FAILED_PRECONDITION: there is no GPU at all.
   grpc::Status NoCard(const v1::CreateAllocationRequest& request, const std::string& uuid, uint32_t units) const {
     std::string known;
-    const auto cards = node_->Status().cards;
+    const auto cards = node_->Cards();
     for (const CardStatus& c : cards) {
       known += (known.empty() ? "" : ", ") + c.uuid + " with " + std::to_string(c.free_units) + " of 100 units free";
     }

@@ -9,6 +9,7 @@
 
 #include "cli/agent_connection.h"
 #include "cli/commands.h"
+#include "cli/text.h"
 #include "cli/views.h"
 #include "common/command_line.h"
 
@@ -40,7 +41,7 @@ void Park(const Options& o) {
   constexpr std::chrono::milliseconds kPollPause{20};
   const auto stub = NeedAgent(o.run_dir);
   v1::ParkRequest request;
-  request.set_id(o.id);
+  request.set_id(Printable(o.id));
   grpc::ClientContext context;
   v1::ParkResponse response;
   const auto began = Clock::now();
@@ -66,7 +67,7 @@ void Park(const Options& o) {
 
 void Wake(const Options& o) {
   v1::WakeRequest request;
-  request.set_id(o.id);
+  request.set_id(Printable(o.id));
   grpc::ClientContext context;
   v1::WakeResponse response;
   const grpc::Status r = NeedAgent(o.run_dir)->Wake(&context, request, &response);

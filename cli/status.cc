@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/table.h"
+#include "cli/text.h"
 #include "cli/views.h"
 #include "common/settings/settings.h"
 
@@ -47,12 +48,12 @@ void Status(const Options& o) {
 
 void Set(const Options& o) {
   v1::SetRequest request;
-  request.set_id(o.id);
+  request.set_id(Printable(o.id));
   for (const std::string& a : o.assignments) {
     const size_t eq = a.find('=');
     if (eq == std::string::npos || eq == 0)
-      Fail(2, "set: '" + a + "' is not accepted; accepted: key=value, as memory-factor=80");
-    (*request.mutable_settings())[a.substr(0, eq)] = a.substr(eq + 1);
+      Fail(2, "set: '" + Printable(a) + "' is not accepted; accepted: key=value, as memory-factor=80");
+    (*request.mutable_settings())[Printable(a.substr(0, eq))] = Printable(a.substr(eq + 1));
   }
   grpc::ClientContext context;
   v1::SetResponse response;

@@ -38,6 +38,18 @@ inline std::optional<std::string> ReadWholeFile(const std::string& path, std::st
   return std::nullopt;
 }
 
+// The same for what a daemon reads again while it runs: a pipe at `path` would hold its loop up until another process
+// writes.
+inline std::optional<std::string> ReadReloadedFile(const std::string& path, std::string& error,
+                                                   size_t max_bytes = size_t{1} << 20) {
+  struct stat st{};
+  if (stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
+    error = path + ": is no plain file; accepted: a file";
+    return std::nullopt;
+  }
+  return ReadWholeFile(path, error, max_bytes);
+}
+
 // Whether a new file may be renamed to `path`: the name is free, or a regular file has it. A rename would also replace
 // a device, as /dev/null. `error` as above.
 inline bool MayBeReplaced(const std::string& path, std::string& error) {

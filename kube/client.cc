@@ -10,6 +10,9 @@
 namespace sluice::kube {
 namespace {
 
+// Bytes that are not UTF-8 become U+FFFD: nothing that a stranger wrote may end the program by an exception.
+std::string Written(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 // Receives the body of a successful answer in parts. False: it is of no use, do not go on.
 using BodyReader = std::function<bool(std::string_view bytes)>;
 
@@ -216,24 +219,24 @@ absl::StatusOr<std::string> Client::ReadList(const std::string& path, const List
 }
 
 absl::StatusOr<Json> Client::Create(const std::string& path, const Json& object) {
-  return impl_->DoJson({"POST", path, object.dump()});
+  return impl_->DoJson({"POST", path, Written(object)});
 }
 
 absl::StatusOr<Json> Client::Update(const std::string& path, const Json& object) {
-  return impl_->DoJson({"PUT", path, object.dump()});
+  return impl_->DoJson({"PUT", path, Written(object)});
 }
 
 absl::StatusOr<Json> Client::Patch(const std::string& path, const Json& patch, PatchType type,
                                    const std::string& field_manager) {
   const std::string query =
       "?fieldManager=" + EscapeQuery(field_manager) + (type == PatchType::kApply ? "&force=true" : "");
-  return impl_->DoJson({"PATCH", path + query, patch.dump(), MediaType(type)});
+  return impl_->DoJson({"PATCH", path + query, Written(patch), MediaType(type)});
 }
 
 absl::Status Client::Delete(const std::string& path) { return impl_->Do({"DELETE", path}).status(); }
 
 absl::Status Client::Delete(const std::string& path, const Json& options) {
-  return impl_->Do({"DELETE", path, options.dump()}).status();
+  return impl_->Do({"DELETE", path, Written(options)}).status();
 }
 
 absl::StatusOr<Json> Client::Modify(const std::string& path, const std::function<bool(Json&)>& change) {

@@ -15,7 +15,8 @@ The last run of each part of scripts/nightly, which writes this page:
 - `thread`: the tests under ThreadSanitizer
 - `address`: the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 - `fuzz`: every fuzzer, under AddressSanitizer and UndefinedBehaviorSanitizer
-- `tidy`: clang-tidy of the whole tree
+- `tidy`: clang-tidy of the whole tree, without its static analyzer
+- `analyze`: clang-tidy's static analyzer, of the whole tree
 - `threads`: clang's thread-safety analysis
 - `differential`: random programs, hooked and unhooked (test/differential)
 - `thrash`: work that hurts, settled, against demand paging (experiments/bench/thrash_table.py)

@@ -130,7 +130,7 @@ void Process::ReloadConfig() {
   if (options_.config_path.empty()) return;
   std::string error;
   // An unreadable or empty file is being replaced.
-  std::string text = ReadWholeFile(options_.config_path, error).value_or("");
+  std::string text = ReadReloadedFile(options_.config_path, error).value_or("");
   if (text == config_text_ || text.empty()) return;
   config_text_ = std::move(text);
   auto file = ParseConfig(config_text_, error);

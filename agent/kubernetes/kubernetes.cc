@@ -218,7 +218,7 @@ void Kubernetes::Reconcile() {
   ReadCheckpoint();
   ReadPlugin();
   if (listed_) {
-    const std::vector<CardStatus> cards = node_->Status().cards;
+    const std::vector<CardStatus> cards = node_->Cards();
     const SizeGrants before = grants_;
     if (!cards.empty()) grants_ = GrantSizes(cards, given_, pods_, before);
     const std::map<std::string, CardUse> uses = UseOfCards(given_, pods_, grants_);

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace sluice::http {
@@ -66,6 +67,26 @@ Step Connection::Send(std::string_view bytes, size_t& sent) const {
   ERR_clear_error();
   if (SSL_write_ex(ssl_, bytes.data(), bytes.size(), &sent) == 1) return Step::kProgress;
   return StepOf(SSL_get_error(ssl_, 0));
+}
+
+size_t Connection::Keep(const char* bytes, size_t count) {
+  const size_t dropped = std::min(cut_bytes, count);
+  cut_bytes -= dropped;
+  in.append(bytes + dropped, count - dropped);
+  return count - dropped;
+}
+
+Frame Connection::NextRequest(const FrameLimits& limits, size_t& counted) {
+  if (cut_bytes > 0) return {};
+  Frame frame = ReadFrame(in, limits);
+  if (frame.state != Frame::State::kComplete || frame.cut_bytes == 0) return frame;
+  const size_t dropped = std::min(frame.cut_bytes, in.size() - frame.total);
+  CutBody(in, frame);
+  in.erase(frame.total, dropped);
+  counted -= dropped;
+  cut_bytes = frame.cut_bytes - dropped;
+  is_cut = true;
+  return cut_bytes > 0 ? Frame{} : frame;
 }
 
 void Connection::ShutdownWrites() const {

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "common/http/client_pace.h"
+#include "common/http/http_frame.h"
 
 namespace sluice::http {
 
@@ -31,6 +32,10 @@ struct Connection {
   Step Handshake(uint32_t& interest) const;
   Step Receive(char* to, size_t size, size_t& received) const;
   Step Send(std::string_view bytes, size_t& sent) const;
+  // Appends received bytes to `in`, but for those of a body's end that is cut. Returns how many it kept.
+  size_t Keep(const char* bytes, size_t count);
+  // The request at the beginning of `in`. Drops what has come of a body's end that is cut, also from `counted`.
+  Frame NextRequest(const FrameLimits& limits, size_t& counted);
   // Ends the server's side, so that the client reads the reply. A close alone would become a reset if the client still
   // sends.
   void ShutdownWrites() const;
@@ -45,6 +50,8 @@ struct Connection {
   size_t written = 0;  // bytes of `out`
   bool close = false;  // after the reply
   bool is_continue_sent = false;
+  size_t cut_bytes = 0;    // of the request's body, still to be received and dropped
+  bool is_cut = false;     // the request is without the end of its body
   bool is_paused = false;  // it has a whole request, which its client's pace or limit does not let in yet
   uint64_t answered = 0;   // requests before the current one
   ClientAddress client{};

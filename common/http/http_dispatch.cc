@@ -8,6 +8,9 @@
 namespace sluice::http {
 namespace {
 
+// Set by the router alone: the library's request has no other place for it.
+constexpr char kIsCut[] = "Sluice-Body-Is-Cut";
+
 // Reads from a whole request and writes into a string.
 class MemoryStream final : public httplib::Stream {
  public:
@@ -41,8 +44,8 @@ class MemoryStream final : public httplib::Stream {
 
 httplib::Server::Handler Route(HttpHandler handler) {
   return [handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
-    const HttpReply reply =
-        handler({request.body, [&request](const std::string& name) { return request.get_header_value(name); }});
+    const HttpReply reply = handler({request.body, request.has_header(kIsCut),
+                                     [&request](const std::string& name) { return request.get_header_value(name); }});
     response.status = reply.status;
     response.set_content(reply.body, reply.type);
   };
@@ -52,10 +55,13 @@ httplib::Server::Handler Route(HttpHandler handler) {
 
 class HttpDispatch::Router final : public httplib::Server {
  public:
-  std::string Handle(std::string_view request, bool close, bool& closed) {
+  std::string Handle(std::string_view request, bool is_cut, bool close, bool& closed) {
     MemoryStream stream(request);
     closed = close;
-    process_request(stream, close, closed, [](httplib::Request&) {});
+    process_request(stream, close, closed, [is_cut](httplib::Request& r) {
+      r.headers.erase(kIsCut);
+      if (is_cut) r.headers.emplace(kIsCut, "");
+    });
     return stream.TakeReply();
   }
 };
@@ -72,8 +78,8 @@ void HttpDispatch::Post(const std::string& path, HttpHandler handler) {
   router_->Post(path, Route(std::move(handler)));
 }
 
-std::string HttpDispatch::Handle(std::string_view request, bool close, bool& closed) {
-  return router_->Handle(request, close, closed);
+std::string HttpDispatch::Handle(std::string_view request, bool is_cut, bool close, bool& closed) {
+  return router_->Handle(request, is_cut, close, closed);
 }
 
 std::string ErrorReply(int status, std::string_view reason, bool close) {

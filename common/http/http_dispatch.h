@@ -23,8 +23,9 @@ class HttpDispatch {
   void Get(const std::string& path, HttpHandler handler);
   void Post(const std::string& path, HttpHandler handler);
 
-  // Thread-safe. `close`: this is the client's last request; `closed`: the connection must end after the reply.
-  std::string Handle(std::string_view request, bool close, bool& closed);
+  // Thread-safe. `is_cut`: the body is without its end; `close`: this is the client's last request; `closed`: the
+  // connection must end after the reply.
+  std::string Handle(std::string_view request, bool is_cut, bool close, bool& closed);
 
  private:
   class Router;

@@ -65,6 +65,7 @@ Frame ReadFrame(std::string_view bytes, const FrameLimits& limits) {
       if (has_length || e != std::errc{} || p != value.data() + value.size())
         return Refuse(400, "Content-Length is malformed");
       has_length = true;
+      f.length = value;
     } else if (EqualsIgnoringCase(name, "transfer-encoding")) {
       return Refuse(411, "a chunked body is not accepted; accepted: a body with Content-Length");
     } else if (EqualsIgnoringCase(name, "content-encoding") && !EqualsIgnoringCase(value, "identity")) {
@@ -79,10 +80,19 @@ Frame ReadFrame(std::string_view bytes, const FrameLimits& limits) {
       f.close = true;
     }
   }
-  if (length > limits.max_body_bytes) return Refuse(413, "the body is too large");
-  f.total = f.header + length;
+  if (length > limits.max_body_bytes) {
+    if (length > limits.max_cut_body_bytes) return Refuse(413, "the body is too large");
+    f.cut_bytes = length - kCutBodyBytes;
+  }
+  f.total = f.header + length - f.cut_bytes;
   if (bytes.size() >= f.total) f.state = Frame::State::kComplete;
   return f;
+}
+
+void CutBody(std::string& bytes, const Frame& frame) {
+  const std::string kept = std::to_string(kCutBodyBytes);
+  const size_t at = static_cast<size_t>(frame.length.data() - bytes.data());
+  bytes.replace(at, frame.length.size(), std::string(frame.length.size() - kept.size(), '0') + kept);
 }
 
 }  // namespace sluice::http

@@ -234,15 +234,15 @@ class HttpServer::Impl {
         Refuse(c, 503, "the server is receiving too many bytes at once", true, now);
         return true;
       }
-      c.in.append(chunk, received);
-      connections_.request_bytes += received;
+      connections_.request_bytes += c.Keep(chunk, received);
     }
   }
 
   // Submits a whole request of the received bytes, or refuses it. True: the connection left the state kReading.
   bool DispatchRequest(Connection& c, Clock::time_point now) {
     if (c.in.empty()) return false;
-    const http::Frame frame = http::ReadFrame(c.in, {o_.max_header_bytes, o_.max_body_bytes});
+    const http::FrameLimits limits{o_.max_header_bytes, o_.max_body_bytes, o_.max_cut_body_bytes};
+    const http::Frame frame = c.NextRequest(limits, connections_.request_bytes);
     if (frame.state == http::Frame::State::kRefused) {
       Refuse(c, frame.status, frame.reason, true, now);
       return true;
@@ -267,7 +267,7 @@ class HttpServer::Impl {
     }
     c.is_continue_sent = false;
     c.close = frame.close || is_draining_;
-    http::Job job{c.id, {}, c.close, now, is_probe};
+    http::Job job{c.id, {}, c.close, now, is_probe, std::exchange(c.is_cut, false)};
     if (frame.total == c.in.size()) {
       job.request = std::move(c.in);
       c.in = {};

@@ -20,6 +20,7 @@ namespace sluice {
 // Valid during the handler's call.
 struct HttpRequest {
   const std::string& body;
+  bool is_cut;  // the body was longer than `max_body_bytes`, and this is its beginning
   // The first value of a header, whatever its case; empty: it was not sent.
   std::function<std::string(const std::string& name)> header;
 };
@@ -48,6 +49,7 @@ struct HttpOptions {
   size_t max_work_per_client = 0;         // requests of one address that are answered at once; more wait. 0: any
   size_t max_header_bytes = 16 << 10;
   size_t max_body_bytes = 3 << 20;       // the API server's own limit
+  size_t max_cut_body_bytes = 0;         // a longer body, up to this, is cut; any other gets 413
   size_t max_buffered_bytes = 24 << 20;  // of all requests together
   size_t max_unread_bytes = 32 << 20;    // of all replies together; more closes one of the client with most of them
   std::chrono::milliseconds handshake_timeout{5000};

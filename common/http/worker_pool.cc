@@ -50,7 +50,7 @@ std::deque<FinishedJob> WorkerPool::TakeFinished(size_t& freed_bytes) {
 void WorkerPool::Run() {
   SetNice(options_.nice);
   while (true) {
-    Job job;
+    Job job{};
     {
       std::unique_lock lock(mutex_);
       has_work_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
@@ -63,7 +63,7 @@ void WorkerPool::Run() {
       finished.reply = ErrorReply(503, "the request waited too long", job.close);
       if (options_.on_refused) options_.on_refused("queue-timeout");
     } else {
-      finished.reply = dispatch_.Handle(job.request, job.close, finished.close);
+      finished.reply = dispatch_.Handle(job.request, job.is_cut, job.close, finished.close);
     }
     {
       const std::lock_guard lock(mutex_);

@@ -24,6 +24,7 @@ struct Job {
   bool close;  // the client's last request
   std::chrono::steady_clock::time_point queued_at;
   bool is_first;  // before those that wait already
+  bool is_cut;    // without the end of its body
 };
 
 // The whole reply to a job.

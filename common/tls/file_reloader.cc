@@ -14,8 +14,8 @@ FileReloader::Result FileReloader::Poll(std::chrono::system_clock::time_point no
     return Result::kInvalid;
   };
   std::string error;
-  std::string certificate = ReadWholeFile(certificate_path_, error).value_or("");
-  std::string key = ReadWholeFile(key_path_, error).value_or("");
+  std::string certificate = ReadReloadedFile(certificate_path_, error).value_or("");
+  std::string key = ReadReloadedFile(key_path_, error).value_or("");
   if (!error.empty()) return fail(error);
   if (certificate.empty() || key.empty()) {
     return fail((certificate.empty() ? certificate_path_ : key_path_) + ": the file is empty");

@@ -7,7 +7,6 @@
 #include "../core/misuse.h"
 #include "call.h"
 
-using simgpu::Sim;
 using simgpu::TheDriver;
 
 namespace simgpu {

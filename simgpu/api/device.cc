@@ -145,6 +145,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   NEED_CARD(dev);
   const simgpu::Profile& p = Sim().profile();
   const bool managed = p.concurrent_managed_access != 0;
+  // NOLINTBEGIN(bugprone-branch-clone): a table, in which values come again
   switch (attribute) {
 #define IS(name, number)               \
   case CU_DEVICE_ATTRIBUTE_##name:     \
@@ -228,6 +229,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
       *value = 0;
       return CUDA_SUCCESS;
   }
+  // NOLINTEND(bugprone-branch-clone)
 }
 
 CUresult cuDeviceGetProperties(CUdevprop* prop, CUdevice dev) {
@@ -290,7 +292,8 @@ CUresult cuGetExportTable(const void** table, const CUuuid* id) {
   NEED_ARG(table != nullptr && id != nullptr);
   *table = nullptr;
   char text[40] = "";
-  for (int i = 0; i < 16; ++i) std::snprintf(text + 2 * i, 3, "%02x", static_cast<unsigned char>(id->bytes[i]));
+  for (int i = 0; i < 16; ++i)
+    std::snprintf(text + ptrdiff_t{2} * i, 3, "%02x", static_cast<unsigned char>(id->bytes[i]));
   simgpu::TraceCall("cuGetExportTable", text);
   return CUDA_ERROR_INVALID_VALUE;
 }

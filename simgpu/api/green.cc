@@ -7,7 +7,6 @@
 
 using simgpu::Sim;
 using simgpu::TheDriver;
-using simgpu::ThisState;
 
 // The driver's descriptors have no end either. Equal ones are one.
 struct CUdevResourceDesc_st {

@@ -3,12 +3,12 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "call.h"
 #include "image.h"
 
 using simgpu::Sim;
-using simgpu::TheDriver;
 
 namespace simgpu {
 
@@ -202,7 +202,7 @@ CUresult cuLibraryLoadData(CUlibrary* out, const void* data, CUjit_option*, void
   std::shared_ptr<SimImage> image;
   if (const CUresult r = Parse(data, &image); r != CUDA_SUCCESS) return r;
   auto* l = new CUlib_st;
-  l->image = image;
+  l->image = std::move(image);
   *out = l;
   return CUDA_SUCCESS;
 }

@@ -20,7 +20,7 @@ struct Entry {
 };
 
 const Entry kEntries[] = {
-#define NAME(base, version, own, elf) {#base, version, own != 0, #elf, simgpu_alias_##elf},
+#define NAME(base, version, own, elf) {#base, version, (own) != 0, #elf, simgpu_alias_##elf},
 #include "cu_names.inc"
 #undef NAME
 };

@@ -151,9 +151,9 @@ TEST_CASE("a green context is current once converted, and owns nothing but strea
   CUdeviceptr p = 0, m = 0;
   YES(cuMemAlloc(&p, 4096));
   YES(cuMemAllocManaged(&m, 4096, CU_MEM_ATTACH_GLOBAL));
-  YES(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_CONTEXT, p));
+  YES(cuPointerGetAttribute(static_cast<void*>(&seen), CU_POINTER_ATTRIBUTE_CONTEXT, p));
   CHECK(seen == c.context);
-  YES(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_CONTEXT, m));
+  YES(cuPointerGetAttribute(static_cast<void*>(&seen), CU_POINTER_ATTRIBUTE_CONTEXT, m));
   CHECK(seen == c.context);
   CHECK(cuMemsetD8Async(p, 1, 4096, CU_STREAM_PER_THREAD) == CUDA_ERROR_INVALID_HANDLE);
   YES(cuMemsetD8Async(p, 7, 4096, nullptr));

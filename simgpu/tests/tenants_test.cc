@@ -21,6 +21,7 @@ using Figures = std::map<std::string, double>;
 
 class Tenant {
  public:
+  // NOLINTNEXTLINE(bugprone-command-processor): the test's own program
   explicit Tenant(const std::string& arguments) { pipe_ = popen((TENANT " " + arguments).c_str(), "r"); }
   Figures Wait() {
     Figures f;

@@ -142,6 +142,9 @@ def settings_change_live(a):
         r.returncode == 2
         and "log-level: an empty value removes a setting, and this one is not set; set: compute-limit\n" in r.stderr
     ), r
+    for arguments in (["one", b"memory-factor=\xff"], ["one", b"\xff=1"], [b"\xff", "memory-factor=50"]):
+        r = a.cli("set", *arguments, check=False)  # protobuf refuses such text with a line of its own
+        assert r.returncode == 2 and r.stderr.count("\n") == 1 and "accepted: " in r.stderr, r
     assert h.p.poll() is None
 
 
@@ -158,6 +161,31 @@ def changed_configuration_is_applied_live_and_a_bad_one_is_not(a):
     os.rename(a.dir / "new", a.dir / "config.yaml")
     wait_for("the third budget", lambda: h.budget() == 3 * GIB)
     assert a.status()["config_error"] == ""
+
+
+@test()
+def whatever_takes_the_configurations_place_holds_nobody_up(a):
+    h = a.hook(a.allocate("one", 50))
+    file = a.dir / "config.yaml"
+
+    def refused(why):
+        return wait_for(why, lambda: why in a.status()["config_error"])
+
+    file.write_bytes(b"log: {level: '\xff\x1b'}\n")  # its error is part of the status, which must stay readable
+    refused("log.level: '??' is not accepted")
+    file.write_bytes(b"log: {level: '\xff'}\n")
+    refused("log.level: '?' is not accepted")
+    file.write_text("#" * (2 << 20))
+    refused("larger than 1 MiB")
+    file.unlink()
+    file.mkdir()
+    refused("Is a directory")
+    file.rmdir()
+    os.mkfifo(file)  # an ordinary open() waits for a writer
+    refused("is no plain file")
+    file.unlink()
+    file.write_text("clients: [{id: one, memory: 1Gi}]\n")
+    wait_for("the file's budget", lambda: h.budget() == GIB)
 
 
 @test()

@@ -74,7 +74,8 @@ struct World {
   }
   void Pass(uint64_t ns) {
     now += ns;
-    node.Tick(now);
+    while (node.Tick(now) == 0) {
+    }
   }
   FakePort port;
   Node node;

@@ -174,6 +174,34 @@ class Networks(unittest.TestCase):
         render(values={"agent.config": {"metrics": {"listen": "[::]:9402"}}})
 
 
+class Contradictions(unittest.TestCase):
+    def test_values_that_contradict_one_another_are_refused_with_a_sentence(self):
+        closed, monitored = "metrics.authentication=kubernetes", "monitoring.serviceMonitor=true"
+        for settings, words in {
+            ("webhook.certificate.secretName=x",): "secretName: needs webhook.certificate.mode secret",
+            ("webhook.certificate.mode=helm", "webhook.certificate.caBundle=eA=="): "caBundle: needs",
+            ("webhook.certificate.issuerRef.name=x",): "issuerRef: needs webhook.certificate.mode cert-manager",
+            ("webhook.certificate.mode=cert-manager", "webhook.certificate.issuerRef.kind=Issuer"): "has no name",
+            ("metrics.certificateSecret=x",): "metrics.certificateSecret: needs metrics.authentication kubernetes",
+            ("metrics.tokenSecret.name=x",): "metrics.tokenSecret: needs metrics.authentication kubernetes",
+            (closed, monitored): "metrics.tokenSecret: has no name",
+            (closed, monitored, "metrics.tokenSecret.name=x"): "metrics.tokenSecret: has no name or no key",
+            ("dra.extendedResourceName=sluice.dev/gpu",): "dra.extendedResourceName: needs dra.enabled",
+            (OWN, "scheduler.name=default-scheduler"): "scheduler.name: 'default-scheduler' is the cluster's own",
+            ("node.runDir=/var/lib/sluice",): "node.runDir: /var/lib/sluice is also node.hostDir",
+            ("node.hostDir=/var/lib/kubelet/pods",): "node.hostDir: /var/lib/kubelet/pods is also kubelet's",
+            ("kubelet.rootDir=/data", "node.cdiDir=/data"): "node.cdiDir: /data is also kubelet's root folder",
+            ("node.updateStrategy.type=Recreate",): "updateStrategy",
+            ("webhook.excludedNamespaces={Kube System}",): "excludedNamespaces",
+        }.items():
+            with self.subTest(settings):
+                result = run("template", "s", CHART, *[x for s in settings for x in ("--set", s)])
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn(words, result.stderr)
+        render("scheduler.name=default-scheduler", "dra.enabled=auto", "dra.extendedResourceName=sluice.dev/gpu")
+        render("webhook.certificate.mode=cert-manager", "webhook.certificate.issuerRef.name=x")
+
+
 class Identities(unittest.TestCase):
     def test_ids_can_be_left_out(self):
         context = pods(rendered("webhook: {podSecurityContext: {runAsUser: null}}"))["sluice-webhook"][

@@ -9,7 +9,13 @@ import unittest
 
 import yaml
 from chart_dra_cases import DynamicResourceAllocation  # noqa: F401  (unittest finds it here)
-from chart_platform_cases import Identities, KubeletFolders, Networks, Nodes  # noqa: F401  (unittest finds them here)
+from chart_platform_cases import (  # noqa: F401  (unittest finds them here)
+    Contradictions,
+    Identities,
+    KubeletFolders,
+    Networks,
+    Nodes,
+)
 from chart_privilege_cases import Privileges  # noqa: F401
 from chart_release_cases import Logs, Names, Selectors  # noqa: F401
 from chart_rig import CHART, ROOT, config, containers, node_pod, one, pod_of, render, run
@@ -239,7 +245,8 @@ class Settings(unittest.TestCase):
         objects = render()
         for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
             for w in one(objects, kind)["webhooks"]:
-                self.assertEqual(w["failurePolicy"], "Ignore")
+                # Changes of sluice's own annotations alone wait for the webhook.
+                self.assertEqual(w["failurePolicy"], "Fail" if w["name"] == "pods.sluice.dev" else "Ignore")
                 self.assertTrue(w["matchConditions"])
                 self.assertLessEqual(w["timeoutSeconds"], 5)
                 self.assertEqual(w["namespaceSelector"]["matchExpressions"][0]["values"], ["kube-system"])

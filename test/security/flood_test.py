@@ -69,8 +69,9 @@ def flooded(a, name, limits, target=None, threads=None):
                 assert limited(port, what, "p-victim") == 0
         rounds.append((before, under, attach))
         # A busy machine has other programs of real-time priority, or lets none have it, so a round may meet another
-        # program. One good round is enough: without turns there is none.
-        if before < 0.005 and under <= (0.001 if exact else max(0.001, 3 * before)) and attach < 0.05:
+        # program. One good round is enough: without turns there is none. The goal is 1 ms; a machine that takes more
+        # than a third of that without a flood is judged by its own time.
+        if before < 0.005 and under <= max(0.001, 3 * before) and attach < 0.05:
             break
     else:
         raise AssertionError(f"p99 of a token's answer before and under '{name}', attach, in s: {rounds}")

@@ -6,6 +6,8 @@ folders_test.py BIN_DIR TEST_DIR [name...]
 
 import json
 import os
+import resource
+import shutil
 import socket
 import sys
 import threading
@@ -108,6 +110,52 @@ def folders_that_change_all_the_time_disturb_nobody(a):
             t.join()
     assert not calm.seen("lost") and calm.budget() >= 4 * GIB
     assert len(os.listdir(f"/proc/{a.p.pid}/fd")) < 60
+
+
+@test()
+def texts_that_are_cut_within_a_letter_leave_the_events_readable(a):
+    alloc = a.dir / "alloc"
+    # The agent shows 64 bytes of a wrong id. In one of the two they end within a letter.
+    for name in ("x", "xx"):
+        (alloc / name).mkdir()
+        text = json.dumps({"version": 1, "id": name + "é" * 60, "gpus": []}, ensure_ascii=False)
+        (alloc / name / ".tmp").write_text(text)
+        (alloc / name / ".tmp").rename(alloc / name / "allocation.json")
+    wait_for("both refusals", lambda: len(a.events("refused")) == 2)
+    # Control characters would reach the terminal of who reads the status.
+    (alloc / "names").mkdir()
+    body = {"version": 1, "id": "names", "gpus": [{"uuid": UUID % 0, "units": 1}], "container": "c\x1b[31m\n\x9b31m"}
+    (alloc / "names" / ".tmp").write_text(json.dumps(body))
+    (alloc / "names" / ".tmp").rename(alloc / "names" / "allocation.json")
+    wait_for("the allocation", lambda: a.allocation("names"))
+    assert a.allocation("names")["container"] == "c?[31m??31m", a.allocation("names")
+    assert "c?[31m??31m" in a.cli("status").stdout
+
+
+@test()
+def sockets_that_cannot_be_made_cost_no_time(a):
+    def ticks():
+        return sum(int(x) for x in open(f"/proc/{a.p.pid}/stat").read().rsplit(")", 1)[1].split()[11:13])
+
+    used = len(os.listdir(f"/proc/{a.p.pid}/fd"))
+    _, most = resource.prlimit(a.p.pid, resource.RLIMIT_NOFILE)
+    # Of each parity: with two free descriptors the socket gets its name in the folder, and then no queue.
+    for spare in (6, 7):
+        resource.prlimit(a.p.pid, resource.RLIMIT_NOFILE, (used + spare, most))
+        names = [f"s{spare}-{i}" for i in range(20)]
+        for name in names:
+            a.allocate(name, 1, wait=False)
+        time.sleep(1)
+        before = ticks()
+        time.sleep(2)
+        assert ticks() - before < 50, f"{ticks() - before} of 200 ticks"
+        resource.prlimit(a.p.pid, resource.RLIMIT_NOFILE, (most, most))
+        refused = {e["allocation"]: e["text"] for e in a.events("refused")}
+        assert refused and all("Too many open files" in text for text in refused.values()), refused
+        wait_for("all sockets, at the next scan", lambda n=names: len(a.status()["allocations"]) >= len(n), 20)
+        for name in names:
+            shutil.rmtree(a.dir / "alloc" / name, ignore_errors=True)  # the agent removes the socket
+        wait_for("their end", lambda: not a.status()["allocations"])
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from admission_harness import ADMISSION, PLAIN, WITH_SHARE, Webhook, check, read
 from refused_pod_cases import refused_pods, webhook_account
 from reinvocation_cases import reinvocation
 from returning_pod_cases import runtime_classes
+from unreadable_cases import unreadable
 
 POLICY_DENIAL = "has not handled it"
 
@@ -355,6 +356,7 @@ def main():
             lambda: refused_pods(server, program, folder, kubeconfig),
             lambda: certificates(server, program, folder, kubeconfig, install),
             lambda: reinvocation(server, program, folder, kubeconfig, install),
+            lambda: unreadable(server, program, folder, kubeconfig, install),
             lambda: without_policy(server, program, golden, pairs, folder, kubeconfig, cases, manifests),
         ]
         for step in steps:

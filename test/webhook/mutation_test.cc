@@ -238,6 +238,43 @@ TEST_CASE("hostile pods are decided in bounded time, with a short message") {
   CHECK(d.Message().ends_with("there may be more errors"));
   CHECK(d.Message().size() < 20000);
 
+  // A message that names all containers, for each of many annotations.
+  Json named = {{"metadata", {{"annotations", Json::object()}}}, {"spec", {{"containers", Json::array()}}}};
+  for (int i = 0; i < 1000; ++i) {
+    named["spec"]["containers"].push_back({{"name", std::to_string(i) + std::string(59, 'n')}});
+    named["metadata"]["annotations"]["gpu-fraction.sluice.dev/x" + std::to_string(i)] = "0.5";
+  }
+  CHECK(decide(named).verdict == Verdict::kDeny);
+  CHECK(decide(named).Message().size() < 100'000);
+  named["spec"]["containers"][0]["name"] = std::string(2'000'000, 'n');
+  CHECK(decide(named).Message().starts_with("spec.containers[0].name: this field is too long"));
+
+  // Many volumes and many mounts: no check compares all of them with all others.
+  const auto one = [] {
+    return Json{{"metadata", {{"annotations", {{"sluice.dev/gpu-fraction", "0.5"}}}}},
+                {"spec", {{"containers", {{{"name", "a"}}}}}}};
+  };
+  Json mounted = one();
+  for (int i = 0; i < 30000; ++i) {
+    mounted["spec"]["volumes"].push_back({{"name", "v" + std::to_string(i)}, {"hostPath", {{"path", "/data"}}}});
+    mounted["spec"]["containers"][0]["volumeMounts"].push_back({{"name", "v29999"}, {"mountPath", "/x"}});
+  }
+  CHECK(decide(mounted).verdict == Verdict::kPatch);
+  mounted["spec"]["volumes"][29999]["hostPath"]["path"] = "/dev";
+  CHECK(decide(mounted).verdict == Verdict::kDeny);
+
+  // What would take the API server or a decision too long is denied with the number.
+  Json varied = one(), claimed = one(), placed = one();
+  for (int i = 0; i < 10001; ++i) {
+    varied["spec"]["containers"][0]["env"].push_back({{"name", "NVIDIA_VISIBLE_DEVICES"}, {"value", "all"}});
+    claimed["spec"]["resourceClaims"].push_back({{"name", "c" + std::to_string(i)}});
+    placed["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        .push_back({{"matchExpressions", {{{"key", "a"}, {"operator", "Exists"}}}}});
+  }
+  CHECK(decide(varied).Message().find("spec.containers.env: the pod has too many") == 0);
+  CHECK(decide(claimed).Message().find("spec.resourceClaims: the pod has too many") == 0);
+  CHECK(decide(placed).Message().find("spec.affinity.nodeAffinity: the pod has too many") == 0);
+
   // Many GPUs and many containers: a decision visits the nodes once.
   Json wide = {{"metadata", {{"annotations", Json::object()}}}, {"spec", {{"containers", Json::array()}}}};
   Nodes nodes;

@@ -202,7 +202,10 @@ std::vector<std::string> DefaultHostPaths() {
           "/run/containerd", "/run/k3s", "/run/crio", "/run/docker*", "/run/cri-dockerd.sock", "/run/podman",
           "/run/runc", "/run/nri", "/run/systemd", "/run/dbus", "/var/lib/containerd", "/var/lib/containers",
           "/var/lib/docker", "/etc/kubernetes", "/etc/containerd", "/etc/crio", "/etc/docker",
-          "/etc/nvidia-container-runtime", "/etc/systemd", "/opt/nri"};
+          "/etc/nvidia-container-runtime", "/etc/systemd", "/opt/nri",
+          // The same of k3s and RKE2, k0s, MicroK8s, Bottlerocket and Docker's snap.
+          "/var/lib/rancher", "/etc/rancher", "/var/lib/k0s", "/run/k0s", "/var/snap/microk8s", "/run/host-containerd",
+          "/var/snap/docker", "/run/snap.docker"};
 }
 
 std::vector<std::string> DefaultSandboxedRuntimes() {

@@ -13,6 +13,8 @@ class Findings {
  public:
   // A hostile pod can have a hundred thousand errors; a message lists the first ones.
   static constexpr size_t kMaxFindings = 20;
+  // Nor may a text grow with the names of a thousand containers.
+  static constexpr size_t kMaxTextBytes = 4000;
 
   // Adds to `decision`. A rule in `off` neither denies nor warns.
   Findings(Decision& decision, const RuleSet& off) : decision_(decision), off_(off) {}
@@ -20,19 +22,24 @@ class Findings {
   bool IsFull() const { return decision_.denials.size() >= kMaxFindings; }
   void Deny(Rule rule, std::string text) {
     if (!IsEnabled(rule) || IsFull()) return;
-    decision_.denials.push_back({rule, std::move(text)});
+    decision_.denials.push_back({rule, Short(std::move(text))});
     if (IsFull()) decision_.denials.back().text += "; there may be more errors";
   }
   void Warn(Rule rule, std::string text) {
-    if (IsEnabled(rule) && decision_.warnings.size() < kMaxFindings) decision_.warnings.push_back(std::move(text));
+    if (!IsEnabled(rule) || decision_.warnings.size() >= kMaxFindings) return;
+    decision_.warnings.push_back(Short(std::move(text)));
   }
   // `reaction` is an administrator's setting.
   void React(Reaction reaction, Rule rule, std::string text) {
-    if (reaction == Reaction::kDeny) Deny(rule, std::move(text));
+    if (reaction == Reaction::kDeny) return Deny(rule, std::move(text));
     if (reaction == Reaction::kWarn) Warn(rule, std::move(text));
   }
 
  private:
+  static std::string Short(std::string text) {
+    return text.size() <= kMaxTextBytes ? std::move(text) : text.substr(0, kMaxTextBytes) + "...";
+  }
+
   Decision& decision_;
   const RuleSet& off_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "webhook/decision/other_systems.h"
@@ -19,6 +20,9 @@ constexpr std::string_view kReadingCapabilities[] = {"BPF", "DAC_READ_SEARCH", "
 // NVIDIA's runtime and plugins of the container runtime (NRI) take devices from annotations of these domains.
 constexpr std::string_view kDeviceDomains[] = {"cdi.k8s.io", "cdi-devices.nri.io", "cdi-devices.noderesource.dev",
                                                "devices.nri.io", "devices.noderesource.dev"};
+// The beginnings of whole keys. CRI-O takes device nodes from an annotation, where its administrator allows it, and
+// runc properties of the container's systemd unit, such as DeviceAllow.
+constexpr std::string_view kDeviceKeys[] = {"io.kubernetes.cri-o.Devices", "org.systemd.property."};
 // Links of every node.
 constexpr std::pair<std::string_view, std::string_view> kLinks[] = {{"/var/run", "/run"}, {"/dev/fd", "/proc/self/fd"}};
 
@@ -61,6 +65,15 @@ std::string_view Protected(std::string_view path, const std::vector<std::string>
   return {};
 }
 
+// Whether an annotation of this key asks the container runtime for devices.
+bool NamesDevices(std::string_view key) {
+  const std::string_view domain = key.substr(0, key.find('/'));
+  const bool has_domain = std::ranges::any_of(kDeviceDomains, [&](std::string_view d) {
+    return domain == d || (domain.ends_with(d) && domain[domain.size() - d.size() - 1] == '.');
+  });
+  return has_domain || std::ranges::any_of(kDeviceKeys, [&](std::string_view k) { return key.starts_with(k); });
+}
+
 const Json* List(const Json& object, std::string_view key) {
   const Json* list = Member(object, key);
   return list != nullptr && list->is_array() ? list : nullptr;
@@ -69,7 +82,13 @@ const Json* List(const Json& object, std::string_view key) {
 class HostAccess {
  public:
   HostAccess(const PodView& view, const Input& input, Findings& findings)
-      : view_(view), input_(input), findings_(findings) {}
+      : view_(view), input_(input), findings_(findings) {
+    const Json* volumes = List(*view.spec, "volumes");
+    if (volumes == nullptr) return;
+    for (const Json& v : *volumes) {
+      if (const Json* host = Member(v, "hostPath")) host_paths_.emplace(Text(v, "name"), Text(*host, "path"));
+    }
+  }
 
   void Run() {
     for (const Container& c : view_.containers) CheckContainer(c);
@@ -133,11 +152,7 @@ class HostAccess {
   void CheckAnnotations() {
     if (view_.annotations == nullptr) return;
     for (const auto& [key, value] : view_.annotations->items()) {
-      const std::string_view domain = std::string_view(key).substr(0, key.find('/'));
-      const bool asks = std::ranges::any_of(kDeviceDomains, [&](std::string_view d) {
-        return domain == d || (domain.ends_with(d) && domain[domain.size() - d.size() - 1] == '.');
-      });
-      if (!asks) continue;
+      if (!NamesDevices(key)) continue;
       React("metadata.annotations: '" + key.substr(0, 80) +
             "' asks the container runtime for devices beside a share of a GPU; accepted: no such annotation");
     }
@@ -154,8 +169,9 @@ class HostAccess {
         React(field + ".mountPath: container '" + c.name + "' asks NVIDIA's runtime for GPUs by '" +
               target.substr(0, 80) + "'; accepted: another path");
       }
-      const std::string_view path = HostPath(Text(mount, "name"));
-      if (path.empty()) continue;
+      const auto volume = host_paths_.find(Text(mount, "name"));
+      if (volume == host_paths_.end() || volume->second.empty()) continue;
+      const std::string_view path = volume->second;
       const std::string normal = Normalize(path);
       std::string_view entry = Protected(normal, input_.config.host_paths);
       if (entry.empty()) entry = Protected(normal, input_.config.node_paths);
@@ -166,20 +182,10 @@ class HostAccess {
     }
   }
 
-  std::string_view HostPath(std::string_view volume) const {
-    const Json* volumes = List(*view_.spec, "volumes");
-    if (volumes == nullptr) return {};
-    for (const Json& v : *volumes) {
-      if (Text(v, "name") != volume) continue;
-      const Json* host = Member(v, "hostPath");
-      return host == nullptr ? std::string_view() : Text(*host, "path");
-    }
-    return {};
-  }
-
   const PodView& view_;
   const Input& input_;
   Findings& findings_;
+  std::unordered_map<std::string_view, std::string_view> host_paths_;  // by the volume's name
 };
 
 // "'all'", or how the value comes.

@@ -61,8 +61,15 @@ class Builder final : public Json::json_sax_t {
   }
 
   bool Put(Json value) {
+    if (!Count()) return false;
     Place(std::move(value));
     return true;
+  }
+
+  bool Count() {
+    if (++values_ <= kMaxJsonValues) return true;
+    error_ = "more than " + std::to_string(kMaxJsonValues) + " values";
+    return false;
   }
 
   bool Open(Json value) {
@@ -70,6 +77,7 @@ class Builder final : public Json::json_sax_t {
       error_ = "nested deeper than " + std::to_string(kMaxJsonDepth);
       return false;
     }
+    if (!Count()) return false;
     stack_.push_back(Place(std::move(value)));
     return true;
   }
@@ -83,14 +91,16 @@ class Builder final : public Json::json_sax_t {
   Json root_;
   std::vector<Json*> stack_;  // only the innermost value gets children, so the pointers stay valid
   Json* slot_ = nullptr;
+  size_t values_ = 0;
 };
 
 }  // namespace
 
-std::optional<Json> ReadJson(std::string_view text, std::string& error) {
+std::optional<Json> ReadJson(std::string_view text, std::string& error, Json* beginning) {
   Builder builder(error);
   if (!Json::sax_parse(text, &builder)) {
     if (error.empty()) error = "not JSON";
+    if (beginning != nullptr) *beginning = builder.Take();
     return std::nullopt;
   }
   return builder.Take();

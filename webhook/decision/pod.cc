@@ -1,6 +1,7 @@
 #include "webhook/decision/pod.h"
 
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "common/settings/settings.h"
 #include "sluice/names.h"
@@ -16,8 +17,12 @@ constexpr ContainerList kLists[] = {{"initContainers", ContainerKind::kInit},
                                     {"containers", ContainerKind::kRegular},
                                     {"ephemeralContainers", ContainerKind::kEphemeral}};
 
-// No node runs more, and some checks compare every container with every other.
-constexpr size_t kMaxContainers = 1000;
+// The API server calls the webhook before it validates the pod, so these bound a decision's time. No pod has more.
+constexpr size_t kMaxContainers = 1000;   // some checks compare every container with every other
+constexpr size_t kMaxNameBytes = 63;      // of a container, as in the Kubernetes API; messages repeat them
+constexpr size_t kMaxVariables = 10'000;  // of all containers; the API server applies a patch of each in turn
+constexpr size_t kMaxClaims = 1000;       // each container's are looked up
+constexpr size_t kMaxAffinity = 2000;     // JSON values of the node affinity, which each node is compared with
 
 constexpr char kWrongForm[] = ": this field does not have the form that the Kubernetes API defines";
 
@@ -56,11 +61,44 @@ std::string ReadContainer(const Json& json, Container& c) {
   const Json* name = Member(json, "name");
   if (name == nullptr || !name->is_string()) return c.field + ".name: this field is not a string";
   c.name = name->get<std::string>();
+  if (c.name.size() > kMaxNameBytes) {
+    return c.field + ".name: this field is too long; accepted: at most " + std::to_string(kMaxNameBytes) +
+           " characters";
+  }
   if (!ReadUnits(json, "limits", c.limit, c) || !ReadUnits(json, "requests", c.request, c)) {
     return c.field + ".resources" + kWrongForm;
   }
   if (!CheckEnv(json)) return c.field + ".env" + kWrongForm;
   if (c.kind == ContainerKind::kInit && Text(json, "restartPolicy") == "Always") c.kind = ContainerKind::kSidecar;
+  return {};
+}
+
+size_t CountValues(const Json& json) {
+  size_t count = 1;
+  if (json.is_structured()) {
+    for (const Json& child : json) count += CountValues(child);
+  }
+  return count;
+}
+
+std::string CheckLimits(const PodView& view) {
+  size_t variables = 0;
+  for (const Container& c : view.containers) {
+    const Json* env = Member(*c.json, "env");
+    if (env != nullptr) variables += env->size();
+  }
+  const Json* claims = Member(*view.spec, "resourceClaims");
+  const Json* affinity = Member(*view.spec, "affinity");
+  const Json* nodes = affinity == nullptr ? nullptr : Member(*affinity, "nodeAffinity");
+  const std::tuple<const char*, size_t, size_t> limits[] = {
+      {"spec.containers.env", variables, kMaxVariables},
+      {"spec.resourceClaims", claims == nullptr ? 0 : claims->size(), kMaxClaims},
+      {"spec.affinity.nodeAffinity", nodes == nullptr ? 0 : CountValues(*nodes), kMaxAffinity}};
+  for (const auto& [field, count, most] : limits) {
+    if (count <= most) continue;
+    return std::string(field) + ": the pod has too many of these, " + std::to_string(count) + "; accepted: at most " +
+           std::to_string(most);
+  }
   return {};
 }
 
@@ -135,6 +173,7 @@ PodView ViewPod(const Json& pod) {
       view.containers.push_back(std::move(c));
     }
   }
+  view.error = CheckLimits(view);
   return view;
 }
 

@@ -240,8 +240,10 @@ std::vector<Json> PolicyManifests(const PolicyOptions& o) {
 
   Json validating = Object("ValidatingWebhookConfiguration", "sluice");
   const auto changed = Json::array({Condition("sluice-keys-changed", KeysChangedCel("", o.aliases))});
+  // Fail: only changes of sluice's own annotations wait for the webhook. Else an outage would let a pod's owner write
+  // its placement, by which the extender reckons, and values that no one has read.
   validating["webhooks"] = Json::array(
-      {Webhook(o, "pods.sluice.dev", "/validate", Rules({"UPDATE"}, "", {"pods"}), changed, "Ignore"),
+      {Webhook(o, "pods.sluice.dev", "/validate", Rules({"UPDATE"}, "", {"pods"}), changed, "Fail"),
        Webhook(o, "ephemeral.sluice.dev", "/validate", Rules({"UPDATE"}, "", {"pods/ephemeralcontainers"}),
                Json::array({Condition("has-share", InjectedCel())}), "Ignore"),
        Webhook(o, "template.sluice.dev", "/validate",

@@ -30,6 +30,9 @@ using MakeClaims = std::function<std::string(std::string_view name_space, const 
 // denied.
 Answer Review(Path path, std::string_view body, const Config& config, const Nodes& nodes, const MakeClaims& make = {});
 
+// The answer to a review of which only the beginning was kept, because it is longer than `accepted_bytes`.
+Answer ReviewBeginning(std::string_view body, size_t accepted_bytes);
+
 }  // namespace sluice::webhook
 
 #endif  // SLUICE_WEBHOOK_DECISION_REVIEW_H_

@@ -43,13 +43,14 @@ class Service {
   void Drain(std::chrono::milliseconds grace) { https_->Drain(grace); }
 
  private:
-  HttpReply Handle(Path path, std::string_view body);
+  HttpReply Handle(Path path, const HttpRequest& request);
   HttpReply Ready() const;
 
   std::function<void(const std::string&)> log_;
   MakeClaims make_claims_;
   CertificateStore certificates_;
   TlsContext context_;
+  const size_t max_body_bytes_;
   Metrics metrics_;
   mutable std::mutex mutex_;              // guards the next three
   std::shared_ptr<const Config> config_;  // replaced, never changed

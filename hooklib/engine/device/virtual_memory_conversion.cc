@@ -112,6 +112,7 @@ CUresult Convert(Physical* physical, const char* reason) SLUICE_REQUIRES(g_mutex
 void CountReferences(const Physical& physical, Va at) {
   CUmemGenericAllocationHandle again = 0;
   for (int i = 1; i < physical.references; ++i)
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver takes the address as a pointer here
     g_real.cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(static_cast<uintptr_t>(at)));
   if (physical.references == 0) g_real.cuMemRelease(physical.real);
 }
@@ -122,6 +123,7 @@ CUresult MapUnmanaged(Va at, const Mapping& mapping) SLUICE_REQUIRES(g_mutex) {
   if (result != CUDA_SUCCESS) return result;
   TheState().unmanaged_mappings[at] = physical;
   std::vector<CUmemAccessDesc> access;
+  access.reserve(mapping.access.size());
   for (const auto& [device, flags] : mapping.access) access.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, {device}}, flags});
   CountReferences(*physical, at);
   return access.empty() ? CUDA_SUCCESS : g_real.cuMemSetAccess(at, mapping.bytes, access.data(), access.size());

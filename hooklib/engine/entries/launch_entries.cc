@@ -247,13 +247,15 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
     work.id = ExecutionId(p.function, part->shape);
     is_planned ? void(part->scope.emplace(work)) : part->stream->device->NoteUse(work);
   }
-  for (DevicePart* const part : order) part->token->Begin();
+  for (DevicePart* const part : order) {
+    if (part->token) part->token->Begin();
+  }
   const CUresult result = [&] {
     const CallUnderway underway;
     return g_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
   }();
   for (DevicePart* const part : order) {
-    part->token->End();
+    if (part->token) part->token->End();
     if (part->scope) {
       const ContextScope scope(part->context);
       part->scope->End(result);

@@ -73,6 +73,7 @@ CUresult QueueOnHostThread(const std::vector<memory::Extent>& runs, CUstream str
   auto copy = std::make_unique<std::vector<memory::Extent>>(runs);
   const CUresult result = g_real.cuLaunchHostFunc(stream, DiscardOnHostThread, copy.get());
   // Where it fails the error may be an earlier launch's: then the function may still run.
+  // NOLINTNEXTLINE(bugprone-unused-return-value): the function owns the copy
   static_cast<void>(copy.release());
   return result;
 }
