@@ -232,13 +232,13 @@ CUresult cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
   NEED_ARG(out != nullptr);
   int file = -1;
   if (const CUresult r = OpenFile(handle, &file); r != CUDA_SUCCESS) return r;
-  auto* e = new CUevent_st;
+  auto e = std::make_unique<CUevent_st>();
   e->context = context;
   e->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
   e->shared_file = file;
-  NEED(MapEvent(e, file), CUDA_ERROR_MAP_FAILED);
-  context->events.insert(e);
-  *out = e;
+  NEED(MapEvent(e.get(), file), CUDA_ERROR_MAP_FAILED);
+  *out = e.release();
+  context->events.insert(*out);
   return CUDA_SUCCESS;
 }
 

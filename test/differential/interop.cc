@@ -15,6 +15,8 @@ namespace {
 CUexternalSemaphore g_semaphores[kMaxSemaphores];
 auto* const g_next_launch = reinterpret_cast<decltype(&simgpu_next_launch)>(dlsym(RTLD_DEFAULT, "simgpu_next_launch"));
 
+void* AsPointer(uintptr_t at) { return reinterpret_cast<void*>(at); }  // NOLINT(performance-no-int-to-ptr)
+
 // Ends a helper at the first error.
 #define TRY(call)                            \
   do {                                       \
@@ -27,7 +29,7 @@ auto* const g_next_launch = reinterpret_cast<decltype(&simgpu_next_launch)>(dlsy
 CUresult Alias(CUdeviceptr at, size_t bytes, int device) {
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr other = 0;
-  TRY(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(at)));
+  TRY(cuMemRetainAllocationHandle(&handle, AsPointer(at)));
   TRY(cuMemAddressReserve(&other, bytes, 0, 0, 0));
   const CUresult mapped = cuMemMap(other, bytes, 0, handle, 0);
   if (mapped == CUDA_SUCCESS) {
@@ -47,7 +49,7 @@ CUresult Alias(CUdeviceptr at, size_t bytes, int device) {
 CUresult Export(CUdeviceptr at) {
   CUmemGenericAllocationHandle handle = 0;
   int file = -1;
-  TRY(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(at)));
+  TRY(cuMemRetainAllocationHandle(&handle, AsPointer(at)));
   const CUresult exported = cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   if (exported == CUDA_SUCCESS) close(file);
   if (exported != CUDA_SUCCESS && exported != CUDA_ERROR_NOT_SUPPORTED) return exported;
@@ -96,9 +98,9 @@ CUresult Unpack(CUdeviceptr to, CUdeviceptr from, size_t packed, size_t unpacked
   CUmemDecompressParams one{};
   one.srcNumBytes = packed;
   one.dstNumBytes = is_expected ? unpacked : 0;
-  one.src = reinterpret_cast<void*>(from);
-  one.dst = reinterpret_cast<void*>(to);
-  one.dstActBytes = reinterpret_cast<cuuint32_t*>(to + unpacked);
+  one.src = AsPointer(from);
+  one.dst = AsPointer(to);
+  one.dstActBytes = static_cast<cuuint32_t*>(AsPointer(to + unpacked));
   one.algo = CU_MEM_DECOMPRESS_ALGORITHM_DEFLATE;
   size_t failed = 0;
   return cuMemBatchDecompressAsync(&one, 1, 0, &failed, stream);

@@ -224,8 +224,8 @@ bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
       break;
     case 8: {
       const int block = ValueWord(source.context);
-      Emit(kWriteValue, there, {source.number, block, 4 * next_word_});
-      Emit(kWaitValue, thread, {streams[stream].number, block, 4 * next_word_++});
+      Emit(kWriteValue, there, {source.number, block, int64_t{4} * next_word_});
+      Emit(kWaitValue, thread, {streams[stream].number, block, int64_t{4} * next_word_++});
       lines_[streams[stream].line].clock.Join(lines_[source.line].clock);
       return true;
     }

@@ -65,7 +65,7 @@ bool World::MakeBlock(const Op& op, Random& random) {
     switch (block.kind) {
       case kPitchedRows:
         block.rows = 1 + random.Below(64);
-        block.pitch = 512 * (1 + random.Below(32));  // a multiple of the pitch alignment: rows are adjacent
+        block.pitch = int64_t{512} * (1 + random.Below(32));  // a multiple of the pitch alignment: rows are adjacent
         block.bytes = block.rows * block.pitch;
         Emit(kPitched, thread, {op.a, block.pitch, block.rows});
         break;
@@ -98,7 +98,7 @@ bool World::MakeBlock(const Op& op, Random& random) {
         break;
       case kInArray:
         block.rows = 1 + random.Below(256);
-        block.pitch = 4 * (1 + random.Below(1024));
+        block.pitch = int64_t{4} * (1 + random.Below(1024));
         block.bytes = block.rows * block.pitch;
         if (unmanaged_bytes + block.bytes > kMaxMapped) return false;
         unmanaged_bytes += block.bytes;

@@ -14,6 +14,8 @@ namespace {
 
 constexpr uint64_t kBytes = 8 * kMiB;
 
+void* AsPointer(uintptr_t number) { return reinterpret_cast<void*>(number); }  // NOLINT(performance-no-int-to-ptr)
+
 // What a process sends to its child: how a piece of memory is found, and the byte that it is filled with.
 struct Message {
   enum Kind { kBlock, kPoolMemory, kVmm, kEvent, kEnd } kind;
@@ -77,7 +79,7 @@ bool IsRight(const Message& said, int file, CUstream s) {
     case Message::kPoolMemory: {
       CUmemoryPool pool = nullptr;
       CUmemPoolPtrExportData data = said.pointer;
-      OK(cuMemPoolImportFromShareableHandle(&pool, reinterpret_cast<void*>(static_cast<intptr_t>(file)),
+      OK(cuMemPoolImportFromShareableHandle(&pool, AsPointer(static_cast<uintptr_t>(file)),
                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
       OK(cuMemPoolImportPointer(&at, pool, &data));
       is_right = HoldsOnly(at, said.bytes, said.fill);
@@ -87,7 +89,7 @@ bool IsRight(const Message& said, int file, CUstream s) {
     }
     case Message::kVmm: {
       vmm::Handle handle = 0;
-      OK(cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(file)),
+      OK(cuMemImportFromShareableHandle(&handle, AsPointer(static_cast<uintptr_t>(file)),
                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
       at = vmm::Reserve(said.bytes);
       vmm::Map(at, said.bytes, handle);
@@ -322,9 +324,9 @@ SCENARIO(decompression) {
     CUmemDecompressParams one{};
     one.srcNumBytes = kPacked;
     one.dstNumBytes = expected;
-    one.src = reinterpret_cast<void*>(from);
-    one.dst = reinterpret_cast<void*>(to);
-    one.dstActBytes = reinterpret_cast<cuuint32_t*>(size);
+    one.src = AsPointer(from);
+    one.dst = AsPointer(to);
+    one.dstActBytes = static_cast<cuuint32_t*>(AsPointer(size));
     one.algo = CU_MEM_DECOMPRESS_ALGORITHM_LZ4;
     size_t failed = 7;
     return cuMemBatchDecompressAsync(&one, 1, 0, &failed, s);

@@ -9,7 +9,7 @@ namespace {
 
 CUmemoryPool PoolAt(CUdeviceptr at) {
   CUmemoryPool pool = nullptr;
-  OK(cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, at));
+  OK(cuPointerGetAttribute(static_cast<void*>(&pool), CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, at));
   return pool;
 }
 
@@ -255,7 +255,7 @@ SCENARIO(attributes_of_each_memory) {
       CUcontext context = nullptr;
       const int results[] = {cuPointerGetAttribute(&mapping, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at),
                              cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at),
-                             cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, at)};
+                             cuPointerGetAttribute(static_cast<void*>(&context), CU_POINTER_ATTRIBUTE_CONTEXT, at)};
       std::printf("%s %d %d %d: begins at it %d, %zu bytes, this context %d\n", one.name, results[0], results[1],
                   results[2], mapping == one.at, size, context == card.context);
       int value = 0;

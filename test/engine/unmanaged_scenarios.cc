@@ -250,7 +250,8 @@ SCENARIO(managed_memory_for_the_host_first) {
   std::vector<CUdeviceptr> blocks;
   for (unsigned i = 0; i < 10; ++i) {
     CUdeviceptr block = 0;
-    OK(cuMemAllocManaged(&block, 20 * kMiB + 4096 * i, i % 2 == 0 ? CU_MEM_ATTACH_HOST : CU_MEM_ATTACH_GLOBAL));
+    OK(cuMemAllocManaged(&block, 20 * kMiB + uint64_t{4096} * i,
+                         i % 2 == 0 ? CU_MEM_ATTACH_HOST : CU_MEM_ATTACH_GLOBAL));
     blocks.push_back(block);
     OK(cuStreamAttachMemAsync(s, block, 0, i % 4 == 0 ? CU_MEM_ATTACH_SINGLE : CU_MEM_ATTACH_GLOBAL));
     OK(cuStreamSynchronize(s));
@@ -300,9 +301,9 @@ SCENARIO(managed_pools_are_oversubscribed) {
     CUmemoryPool from = nullptr;
     CUcontext context = nullptr;
     OK(cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, blocks[1] + 5));
-    OK(cuPointerGetAttribute(&from, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, blocks[1] + 5));
+    OK(cuPointerGetAttribute(static_cast<void*>(&from), CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, blocks[1] + 5));
     std::printf("managed %d, of its pool %d, a context %d\n", is_managed, from == own,
-                cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, blocks[1]));
+                cuPointerGetAttribute(static_cast<void*>(&context), CU_POINTER_ATTRIBUTE_CONTEXT, blocks[1]));
     cuuint64_t used = 0;
     OK(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
     Print("used", used);
