@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "cli/cluster_reader.h"
 #include "cli/json.h"
 #include "cli/kubectl.h"
+#include "cli/text.h"
 #include "cli/views.h"
 #include "common/command_line.h"
 #include "common/settings/settings.h"
@@ -192,7 +194,14 @@ void AddClusterCommands(CLI::App& app) {
   for (CLI::App* command : {set, park, wake}) {
     command->add_option("-n,--namespace", o->space, "the pod's");
     command->add_option("-c,--container", o->container, "this container only");
-    command->add_option("POD", o->pod, "the pod")->required();
+    command->add_option("POD", o->pod, "the pod's name")->required()->check([](const std::string& pod) -> std::string {
+      // NAMESPACE/POD is the form of `sluice` on a node, and kubectl takes a word with - as an option.
+      const bool is_name = !pod.starts_with('-') && std::ranges::all_of(pod, [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
+      });
+      if (is_name && !pod.empty()) return {};
+      return "'" + Printable(pod) + "' is not accepted; accepted: a pod's name; -n gives its namespace";
+    });
   }
   park->add_option("--timeout", o->timeout, "seconds to wait")->check(Between(0.0, 3600.0))->capture_default_str();
   set->add_option("key=value", o->assignments, settings::SettableNames() + "; an empty value removes it")->required();

@@ -98,6 +98,50 @@ const Json* CapacityOf(const Request& request, const char* name) {
   return value != nullptr ? value : Member(*requests, std::string(SLUICE_DOMAIN "/") + name);
 }
 
+// A capacity of another name is one that no card has, so that the pod would wait without end.
+void CheckCapacityNames(const std::vector<Request>& requests, std::vector<std::string>& errors) {
+  for (const Request& request : requests) {
+    const Json* capacity = Member(*request.exact, "capacity");
+    const Json* amounts = capacity == nullptr ? nullptr : Member(*capacity, "requests");
+    if (amounts == nullptr || !amounts->is_object()) continue;
+    for (const auto& [key, value] : amounts->items()) {
+      std::string_view name = key;
+      if (name.starts_with(SLUICE_DOMAIN "/")) name.remove_prefix(std::string_view(SLUICE_DOMAIN "/").size());
+      if (name == kMemory || name == kCompute) continue;
+      errors.push_back(request.field + ".capacity.requests." + Shown(key) +
+                       ": no card has this capacity; accepted: " + kMemory + ", " + kCompute);
+    }
+  }
+}
+
+size_t Length(const Json& object, std::string_view name) {
+  const Json* list = Member(object, name);
+  return list != nullptr && list->is_array() ? list->size() : 0;
+}
+
+// The Kubernetes API's limits, which it checks only after the webhook: each entry of `config` is compared with each
+// request.
+std::string CheckLengths(const Json& spec, std::string_view field) {
+  constexpr size_t kMaxEntries = 32;
+  const auto refused = [](const std::string& list, size_t length) {
+    return list + ": the list has " + std::to_string(length) + " entries; accepted: at most " +
+           std::to_string(kMaxEntries);
+  };
+  const Json* devices = Member(spec, "devices");
+  if (devices == nullptr) return {};
+  for (const char* name : {"requests", "config"}) {
+    const std::string at = std::string(field) + ".devices." + name;
+    const size_t length = Length(*devices, name);
+    if (length > kMaxEntries) return refused(at, length);
+    for (size_t i = 0; i < length; ++i) {
+      const Json& entry = Member(*devices, name)->at(i);
+      const char* inner = name == std::string_view("config") ? "requests" : "firstAvailable";
+      if (Length(entry, inner) > kMaxEntries) return refused(At(at, i) + "." + inner, Length(entry, inner));
+    }
+  }
+  return {};
+}
+
 void CheckCapacity(const std::vector<Request>& requests, const char* name, std::string_view accepted,
                    std::vector<std::string>& errors) {
   std::optional<uint64_t> first;
@@ -242,6 +286,7 @@ std::optional<uint64_t> ParseCapacity(const Json& value) {
 }
 
 std::vector<std::string> CheckSpec(const Json& spec, std::string_view field) {
+  if (std::string error = CheckLengths(spec, field); !error.empty()) return {error};
   const std::vector<Request> requests = OwnRequests(spec, field);
   std::vector<std::string> names;
   for (const Request& request : requests) {
@@ -252,6 +297,7 @@ std::vector<std::string> CheckSpec(const Json& spec, std::string_view field) {
   const Json* config = devices == nullptr ? nullptr : Member(*devices, "config");
   settings::Parsed parsed =
       ParseConfig(config == nullptr ? Json() : *config, names, std::string(field) + ".devices.config");
+  CheckCapacityNames(requests, parsed.errors);
   CheckCapacity(requests, kMemory, "a quantity of bytes, such as 20Gi", parsed.errors);
   CheckCapacity(requests, kCompute, "a whole number of percent, 1 to 100", parsed.errors);
   if (parsed.ok() && !names.empty()) {

@@ -85,7 +85,8 @@ class HttpServer::Impl {
   // Then the requests of those that came are read, before later ones may displace them.
   static constexpr int kMaxAcceptsPerTurn = 16;
   static constexpr std::chrono::milliseconds kDeadlineScanInterval{100};
-  static constexpr size_t kReadChunkBytes = 16384;
+  static constexpr size_t kReadChunkBytes = 16384;  // a TLS record: none of it is left behind in OpenSSL
+  static constexpr int kMaxChunksPerTurn = 16;      // then other clients' turn
 
   void Watch(int fd, uint64_t id) {
     epoll_event e{};
@@ -212,14 +213,11 @@ class HttpServer::Impl {
   // Reads until a request is whole. False: the connection must wait, or is closed.
   bool Read(Connection& c, Clock::time_point now) {
     char chunk[kReadChunkBytes];
-    while (true) {
+    for (int turn = 0;; ++turn) {
       if (DispatchRequest(c, now)) return c.state == Connection::State::kWriting;
       size_t received = 0;
-      const Step step = c.Receive(chunk, sizeof(chunk), received);
-      if (step == Step::kWait) {
-        SetInterest(c, EPOLLIN);
-        return false;
-      }
+      const Step step = turn < kMaxChunksPerTurn ? c.Receive(chunk, sizeof(chunk), received) : Step::kWait;
+      if (step == Step::kWait) break;
       if (step == Step::kEnd) {
         connections_.Close(c);
         return false;
@@ -236,6 +234,8 @@ class HttpServer::Impl {
       }
       connections_.request_bytes += c.Keep(chunk, received);
     }
+    SetInterest(c, EPOLLIN);
+    return false;
   }
 
   // Submits a whole request of the received bytes, or refuses it. True: the connection left the state kReading.

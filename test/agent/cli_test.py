@@ -184,6 +184,15 @@ def kubectl_errors_are_shown_without_its_log(a):
     assert r.returncode == 1 and r.stderr == "sluice: The connection to the server x was refused\n", r
 
 
+@test()
+def a_pods_name_is_checked_before_kubectl_is_asked(a):
+    for words in (["set", "ns/p", "prefetch=off"], ["park", "pod/p"], ["wake", ""]):
+        r = subprocess.run(
+            [BIN / "kubectl-sluice", *words], capture_output=True, text=True, timeout=60, env={**os.environ, "PATH": ""}
+        )
+        assert r.returncode == 2 and "accepted: a pod's name; -n gives its namespace" in r.stderr, r
+
+
 @test(gpus=2)
 def two_gpus(a):
     a.needs_hook()

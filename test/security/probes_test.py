@@ -11,7 +11,7 @@ import sys
 
 import attacker  # noqa: F401  the path of the rig
 from fake_api import FakeApi
-from slow_clients import probe, withstands
+from slow_clients import long_bodies, probe, withstands
 
 import agent_rig  # isort: skip
 from agent_rig import metrics_port, run, test, wait_for  # isort: skip
@@ -87,8 +87,9 @@ def slow_clients_of_the_extender(a):
             withstands(port)
 
 
-@test()
-def slow_clients_of_the_webhook(a):
+@contextlib.contextmanager
+def webhook(a):
+    """Its HTTPS port, and that of its metrics."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
          "-subj", "/CN=localhost", "-keyout", a.dir / "tls.key", "-out", a.dir / "tls.crt"],
@@ -98,8 +99,23 @@ def slow_clients_of_the_webhook(a):
     listen = ["--listen", f"127.0.0.1:{https}", "--metrics-listen", f"127.0.0.1:{metrics}"]
     with daemon(a, "sluice-webhook", "--cert", a.dir / "tls.crt", "--key", a.dir / "tls.key", *listen):
         serves(metrics)
+        yield https, metrics
+
+
+@test()
+def slow_clients_of_the_webhook(a):
+    with webhook(a) as (https, metrics):
         withstands(metrics)
         withstands(https, b"/readyz", tls=True)
+
+
+@test()
+def long_bodies_sent_fast_to_the_webhook(a):
+    """It reads a body of 64 MiB to its end, to answer that it is too long."""
+    with webhook(a) as (https, _), long_bodies(https):
+        took = sorted(probe(https, tls=True) for _ in range(30))
+        print(f"        /healthz beside 8 such clients: {took[15] * 1e3:.0f} ms, {took[-1] * 1e3:.0f} ms at most")
+        assert took[15] < 0.2, took
 
 
 @test(config="metrics: {listen: '127.0.0.1:0'}\n")

@@ -77,6 +77,35 @@ class SlowClients:
             s.close()
 
 
+@contextlib.contextmanager
+def long_bodies(port):
+    """Eight clients that send bodies of 63 MiB as fast as the server reads, one after another."""
+    stopping, piece = threading.Event(), b"x" * (1 << 20)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+    def send():
+        while not stopping.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as plain:
+                s = context.wrap_socket(plain)
+                s.sendall(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (len(piece) * 63))
+                for _ in range(63):
+                    s.sendall(piece)
+                    if stopping.is_set():
+                        break
+
+    threads = [threading.Thread(target=send, daemon=True) for _ in range(8)]
+    for t in threads:
+        t.start()
+    try:
+        time.sleep(0.5)
+        yield
+    finally:
+        stopping.set()
+        for t in threads:
+            t.join()
+
+
 def probe(port, tls):
     """Seconds until /healthz is answered, by a connection of its own as kubelet's. Its limit is a second."""
     begin = time.monotonic()

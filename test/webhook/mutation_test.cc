@@ -10,6 +10,7 @@
 #include "webhook/decision/convert.h"
 #include "webhook/decision/manifest.h"
 #include "webhook/decision/review.h"
+#include "webhook/decision/validate.h"
 
 namespace {
 
@@ -248,6 +249,16 @@ TEST_CASE("hostile pods are decided in bounded time, with a short message") {
   CHECK(decide(named).Message().size() < 100'000);
   named["spec"]["containers"][0]["name"] = std::string(2'000'000, 'n');
   CHECK(decide(named).Message().starts_with("spec.containers[0].name: this field is too long"));
+
+  // A claim's settings and requests.
+  Json many = {{"apiVersion", "resource.k8s.io/v1"}, {"kind", "ResourceClaim"}};
+  for (int i = 0; i < 30000; ++i) {
+    const std::string name = "r" + std::to_string(i);
+    many["spec"]["devices"]["requests"].push_back({{"name", name}, {"exactly", {{"deviceClassName", "sluice.dev"}}}});
+    many["spec"]["devices"]["config"][0]["requests"].push_back("x" + name);
+  }
+  many["spec"]["devices"]["config"][0]["opaque"] = {{"driver", "sluice.dev"}, {"parameters", Json::object()}};
+  CHECK(ValidateTemplate(nullptr, {many, "team-a", {}, {}}).Message().find("30000 entries") != std::string::npos);
 
   // Many volumes and many mounts: no check compares all of them with all others.
   const auto one = [] {

@@ -30,10 +30,19 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// Whether people may mean this key: by a slip, other case, or a part of its name ("memory").
+bool IsNear(std::string_view typed, std::string_view name) {
+  constexpr size_t kMaxBytes = 64, kMinPart = 4;
+  if (typed.size() > kMaxBytes) return false;
+  std::string lower(typed);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  return EditDistance(lower, name) <= 2 || (lower.size() >= kMinPart && name.find(lower) != std::string_view::npos);
+}
+
 std::string UnknownKeyMessage(std::string_view annotation, std::string_view key) {
   std::string out = std::string(annotation.substr(0, 128)) + ": this key is unknown";
   for (const settings::Key& k : settings::Table()) {
-    if (key.size() < 64 && EditDistance(key, k.name) <= 2) {
+    if (IsNear(key, k.name)) {
       out += "; did you mean " + std::string(k.name) + "?";
       break;
     }
