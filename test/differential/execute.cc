@@ -10,8 +10,10 @@ namespace differential {
 namespace {
 
 CUresult Run(const Step& step) {
+  // NOLINTBEGIN(readability-identifier-naming): the names of steps.def
   const int64_t A0 = step.a[0], A1 = step.a[1], A2 = step.a[2], A3 = step.a[3];
   const int64_t A4 = step.a[4], A5 = step.a[5], A6 = step.a[6], A7 = step.a[7];
+  // NOLINTEND(readability-identifier-naming)
   (void)A0, (void)A1, (void)A2, (void)A3, (void)A4, (void)A5, (void)A6, (void)A7;
   switch (step.kind) {
 #define STEP(name, expression) \
