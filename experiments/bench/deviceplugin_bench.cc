@@ -67,7 +67,9 @@ double CpuMs(pid_t pid) {
 
 bool Synced(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  return fd >= 0 && (fsync(fd) == 0) & (close(fd) == 0);
+  if (fd < 0) return false;
+  const bool synced = fsync(fd) == 0;
+  return close(fd) == 0 && synced;
 }
 
 // The extra wait of Allocate if it synced its directory itself.

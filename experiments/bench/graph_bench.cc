@@ -100,14 +100,13 @@ int main(int argc, char** argv) {
   };
   replay(replays / 2);
   const auto before = card.Stats();
-  const uint64_t ns = card.Time([&] { replay(replays - replays / 2); });
+  const auto measured = replays - replays / 2;
+  const uint64_t ns = card.Time([&] { replay(measured); });
   const auto after = card.Stats();
-  const auto mib = [&](uint64_t a, uint64_t b) {
-    return static_cast<double>(b - a) / 0x1p20 / (replays - replays / 2);
-  };
+  const auto mib = [&](uint64_t a, uint64_t b) { return static_cast<double>(b - a) / 0x1p20 / measured; };
   std::fprintf(stderr, "a replay: %.0f MiB fetched, %.0f by faults, %.0f remote, %.0f evicted\n",
                mib(before.prefetch_in_bytes, after.prefetch_in_bytes), mib(before.fault_bytes, after.fault_bytes),
                mib(before.remote_bytes, after.remote_bytes), mib(before.prefetch_out_bytes, after.prefetch_out_bytes));
-  std::printf("%.1f\n", static_cast<double>(ns) / 1e3 / (replays - replays / 2));
+  std::printf("%.1f\n", static_cast<double>(ns) / 1e3 / measured);
   return 0;
 }

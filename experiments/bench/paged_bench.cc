@@ -20,7 +20,6 @@ namespace {
 using simgpu_test::kMiB;
 using simgpu_test::Read;
 using simgpu_test::Update;
-using simgpu_test::Write;
 
 constexpr uint64_t kPage = 64 << 10, kActivations = 2 * kMiB;
 constexpr uint64_t kKernelNs = 17'000, kHostNs = 75'000;  // of a kernel; of the framework between two launches

@@ -136,12 +136,12 @@ int main(int argc, char** argv) {
         residency.AddArena(arena, residency.resident_bytes() + arena.bytes <= capacity);
         va = arenas.Allocate(event.b);
       }
-      moved[event.a] = *va;
+      moved[event.a] = va.value();
       sizes[event.a] = event.b;
       memory::Allocation allocation;
       allocation.bytes = event.b;
-      live.Add(*va, allocation);
-      residency.AddLive({*va, memory::ArenaAllocator::SizeFor(event.b)});
+      live.Add(va.value(), allocation);
+      residency.AddLive({va.value(), memory::ArenaAllocator::SizeFor(event.b)});
     } else if (event.type == trace::Type::kReport) {
       const auto bytes = static_cast<int64_t>(event.b);
       const memory::Va va = translate(event.a);

@@ -40,7 +40,8 @@ class EagerAgents {
     if (agents_.contains(name) || !IsFile(dir + "/allocation.json")) return;
     try {
       agents_[name] = std::make_unique<FakeAgent>(dir);
-    } catch (const std::runtime_error&) {  // the folder may be removed at any moment
+      // NOLINTNEXTLINE(bugprone-empty-catch): the folder may be removed at any moment
+    } catch (const std::runtime_error&) {
     }
   }
 

@@ -113,7 +113,7 @@ static int find(nvmlDevice_t device, struct nvmlDevice_st* out) {
   struct Node node;
   read_node_unless_hanging(&node, 0);
   for (int i = 0; i < node.count; i++) {
-    if (strcmp(node.card[i].uuid, device->uuid)) continue;
+    if (strcmp(node.card[i].uuid, device->uuid) != 0) continue;
     *out = node.card[i];
     return strcmp(out->flag, "lost") != 0;
   }

@@ -44,7 +44,7 @@ static void act(const char* what, const char* on) {
   kill(getpid(), SIGKILL);
 }
 
-#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+#define REAL(name) ((__typeof__(&(name)))dlsym(RTLD_NEXT, #name))
 
 #define OPEN(name)                                                  \
   int name(const char* path, int flags, ...) {                      \

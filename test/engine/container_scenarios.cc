@@ -6,7 +6,7 @@
 
 #include "test/engine/scenario.h"
 
-using namespace scenario;
+using namespace scenario;  // NOLINT(google-build-using-namespace)
 
 namespace {
 

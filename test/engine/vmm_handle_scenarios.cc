@@ -4,8 +4,8 @@
 #include "test/engine/scenario.h"
 #include "test/engine/vmm.h"
 
-using namespace scenario;
-using namespace scenario::vmm;
+using namespace scenario;       // NOLINT(google-build-using-namespace)
+using namespace scenario::vmm;  // NOLINT(google-build-using-namespace)
 
 // Contents belong to the handle: they move with it, and stay while it is mapped nowhere.
 SCENARIO(vmm_contents_move_with_their_handle) {

@@ -7,8 +7,8 @@
 #include "test/engine/scenario.h"
 #include "test/engine/vmm.h"
 
-using namespace scenario;
-using namespace scenario::vmm;
+using namespace scenario;       // NOLINT(google-build-using-namespace)
+using namespace scenario::vmm;  // NOLINT(google-build-using-namespace)
 
 namespace {
 

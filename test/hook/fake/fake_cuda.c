@@ -51,8 +51,9 @@ static const struct row {
   const char* flavour;
   void* function;
 } rows[] = {
-#define SLUICE_HOOK(elf_name, base, version, flavour, category) {#elf_name, #base, version, #flavour, (void*)&elf_name},
-#define SLUICE_PASS(elf_name, base, version, flavour, reason) {#elf_name, #base, version, #flavour, (void*)&elf_name},
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) \
+  {#elf_name, #base, version, #flavour, (void*)&(elf_name)},
+#define SLUICE_PASS(elf_name, base, version, flavour, reason) {#elf_name, #base, version, #flavour, (void*)&(elf_name)},
 #include "hooklib/hooks.def"
     {"cuFakeUnknown", "cuFakeUnknown", 2000, "ANY", (void*)&cuFakeUnknown},
 };
