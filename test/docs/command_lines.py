@@ -63,7 +63,7 @@ WRONG = {
     "sluice-device-plugin --check-config --config docs": ("docs", "Is a directory"),
     "sluice-webhook --check-config --config docs": ("docs", "Is a directory"),
     "sluice-extender --check-config --config docs": ("docs", "Is a directory"),
-    "sluice-agent --check-config --config /dev/zero": ("/dev/zero", "larger than 64 MiB"),
+    "sluice-agent --check-config --config /dev/zero": ("/dev/zero", "is no plain file"),
     "sluice-extender --check-config --config /dev/zero": ("/dev/zero", "larger than 64 MiB"),
     "sluice-webhook --check-config --config /dev/zero": ("/dev/zero", "larger than 64 MiB"),
     "sluice-webhook --print-policy manifests --ca docs": ("--ca", "docs", "Is a directory"),

@@ -88,7 +88,7 @@ def slow_clients_of_the_extender(a):
 
 
 @contextlib.contextmanager
-def webhook(a):
+def _webhook(a):
     """Its HTTPS port, and that of its metrics."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
@@ -104,7 +104,7 @@ def webhook(a):
 
 @test()
 def slow_clients_of_the_webhook(a):
-    with webhook(a) as (https, metrics):
+    with _webhook(a) as (https, metrics):
         withstands(metrics)
         withstands(https, b"/readyz", tls=True)
 
@@ -112,7 +112,7 @@ def slow_clients_of_the_webhook(a):
 @test()
 def long_bodies_sent_fast_to_the_webhook(a):
     """It reads a body of 64 MiB to its end, to answer that it is too long."""
-    with webhook(a) as (https, _), long_bodies(https):
+    with _webhook(a) as (https, _), long_bodies(https):
         took = sorted(probe(https, tls=True) for _ in range(30))
         print(f"        /healthz beside 8 such clients: {took[15] * 1e3:.0f} ms, {took[-1] * 1e3:.0f} ms at most")
         assert took[15] < 0.2, took
