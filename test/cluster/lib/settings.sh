@@ -10,6 +10,7 @@ RUN=/run/sluice-cluster                # sockets: short paths, a Unix socket's n
 LOCK=/run/lock/sluice-cluster.lock     # held by etcd: the kernel frees it when the cluster is gone, however it went
 BUSY=/run/lock/sluice-cluster.busy     # held while a command changes the cluster
 QUEUE=/run/lock/sluice-cluster.queue   # held by the owner that is next
+GPU_LOCK=/run/lock/sluice-gpu-cluster  # of test/gpu/cluster, which has a node of its own at the same time
 GPU=$RUN/gpu                           # the simulated cards: libraries, device nodes, profile, state
 NETNS=sluice-cluster
 LINK=sluice-cl0                        # the machine's end of the pair of links
