@@ -75,6 +75,10 @@ restore_machine() {
     find $KUBELET_DIR -xdev -mindepth 1 -depth ! -path $KUBELET_DIR/.sluice-cluster -delete 2>/dev/null
     rm -f $KUBELET_DIR/.sluice-cluster
   fi
+  # Empty folders that a program made in one that was there before.
+  for p in $PATHS; do find "$p" -mindepth 1 -maxdepth 1 -type d -empty 2>/dev/null; done | while read -r p; do
+    grep -qxF "path: $p" $STATE/footprint || rmdir "$p"
+  done
   # A plugin that was not uninstalled leaves specs of the simulated cards, also in a folder that was there before.
   grep -lsF "\"$RUN/" /var/run/cdi/sluice.dev-*.json | xargs -r rm -f
   [ ! -f $STATE/absent ] || while read -r p; do rm -rf --one-file-system "$p"; done <$STATE/absent
