@@ -37,7 +37,7 @@ class EventLoop {
   void After(int ms, std::function<void()> work);
 
   // Runs until Stop(). Calls `tick` at once, then each time when the milliseconds that it returned are over. After 0 it
-  // handles what is ready, then calls it again.
+  // handles the ready descriptors, then calls it again.
   void Run(const std::function<int()>& tick) SLUICE_EXCLUDES(mutex_);
   // Brings the next tick forward to now.
   void TickSoon() { tick_soon_ = true; }

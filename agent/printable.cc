@@ -16,7 +16,7 @@ size_t CharacterBytes(std::string_view text) {
   for (size_t i = 1; i < size; ++i) {
     if ((at(i) & 0xc0) != 0x80) return 0;
   }
-  // Longer forms than needed, surrogates, and what is above U+10FFFF.
+  // Longer forms than needed, surrogates, and code points above U+10FFFF.
   const bool is_wrong = (first == 0xe0 && at(1) < 0xa0) || (first == 0xed && at(1) > 0x9f) ||
                         (first == 0xf0 && at(1) < 0x90) || (first == 0xf4 && at(1) > 0x8f);
   return is_wrong ? 0 : size;

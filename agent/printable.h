@@ -1,4 +1,4 @@
-// Texts of strangers (file names, files' contents, names of programs) in what the agent shows.
+// Texts of strangers (file names, files' contents, names of programs) in the agent's messages and answers.
 #ifndef SLUICE_AGENT_PRINTABLE_H_
 #define SLUICE_AGENT_PRINTABLE_H_
 

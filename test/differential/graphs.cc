@@ -3,12 +3,10 @@
 #include <vector>
 
 #include "machine.h"
+#include "try.h"
 
 namespace differential {
 namespace {
-
-#define TRY(call) \
-  if (const CUresult r = (call); r != CUDA_SUCCESS) return r
 
 CUgraphNode g_nodes[kMaxGraphs];  // the kernel node of each graph, as its executable graph knows it
 

@@ -5,6 +5,7 @@
 
 #include "machine.h"
 #include "simgpu/simgpu.h"
+#include "try.h"
 
 namespace differential {
 
@@ -16,13 +17,6 @@ CUexternalSemaphore g_semaphores[kMaxSemaphores];
 auto* const g_next_launch = reinterpret_cast<decltype(&simgpu_next_launch)>(dlsym(RTLD_DEFAULT, "simgpu_next_launch"));
 
 void* AsPointer(uintptr_t at) { return reinterpret_cast<void*>(at); }  // NOLINT(performance-no-int-to-ptr)
-
-// Ends a helper at the first error.
-#define TRY(call)                            \
-  do {                                       \
-    const CUresult tried = (call);           \
-    if (tried != CUDA_SUCCESS) return tried; \
-  } while (false)
 
 }  // namespace
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "simgpu/simgpu.h"
+#include "try.h"
 
 namespace differential {
 
@@ -64,13 +65,6 @@ CUmemAllocationProp Properties(int device) {
   prop.location = At(device);
   return prop;
 }
-
-// Ends a helper at the first error.
-#define TRY(call)                            \
-  do {                                       \
-    const CUresult tried = (call);           \
-    if (tried != CUDA_SUCCESS) return tried; \
-  } while (false)
 
 }  // namespace
 

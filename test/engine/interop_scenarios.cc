@@ -66,7 +66,7 @@ bool HoldsOnly(CUdeviceptr at, uint64_t bytes, unsigned char fill) {
   return true;
 }
 
-// Whether the memory or the event of the message is what the message says.
+// Whether the memory has the bytes, or the event the state, that the message names.
 bool IsRight(const Message& said, int file, CUstream s) {
   CUdeviceptr at = 0;
   bool is_right = false;
@@ -112,7 +112,7 @@ bool IsRight(const Message& said, int file, CUstream s) {
   }
 }
 
-// The child's life: memory of its own, more than a small budget, and what the parent shares.
+// The child's life: memory of its own, more than a small budget, and the parent's shared memory.
 [[noreturn]] void Serve(int socket) {
   Card card;
   const CUstream s = card.Stream();

@@ -73,7 +73,7 @@ def unreadable(server, program, folder, kubeconfig, install):
     check(status == 200, f"another annotation of a large pod may change: {status} {str(answer)[:300]}")
     server.call("DELETE", path + "/large?gracePeriodSeconds=0")
 
-    # Without the webhook the owner may not do what it would deny. All else goes on.
+    # Without the webhook the owner may make no change that it denies. All else goes on.
     status, answer, _ = server.call("POST", path, {"metadata": {"name": "own"}, "spec": PLAIN["spec"]})
     check(status == 201, f"a pod without a share starts: {status} {str(answer)[:300]}")
     check(webhook.stop() == 0, "the webhook exits with status 0")

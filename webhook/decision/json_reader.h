@@ -14,7 +14,7 @@ inline constexpr int kMaxJsonDepth = 64;  // a pod's own schema is 14 deep
 // Three MiB of the shortest values would take a hundred MiB of memory. An object as large as etcd stores has a tenth.
 inline constexpr size_t kMaxJsonValues = 100'000;
 
-// nullopt: `error` says why, and `beginning` gets what was read until then.
+// nullopt: `error` says why, and `beginning` gets the values before the error.
 std::optional<nlohmann::json> ReadJson(std::string_view text, std::string& error, nlohmann::json* beginning = nullptr);
 
 }  // namespace sluice::webhook
