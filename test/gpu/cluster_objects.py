@@ -153,6 +153,13 @@ def processes(program="", pod_uid=""):
     return found
 
 
+def uses_cuda(pid):
+    try:
+        return "libcuda.so" in pathlib.Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False  # it has just ended
+
+
 def kill(program):
     found = processes(program)
     if not found:
