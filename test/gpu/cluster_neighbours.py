@@ -6,12 +6,15 @@ import statistics
 import time
 
 import cluster_objects as c
+import exit_line
+import guard
 import product as p
 from cluster_faults import SPACE
 from progress import done_at
 
 GIB = 1 << 30
 SERVED_S = 4
+DDP = ["python3", "-u", "/workloads/features.py", "ddp"]
 
 
 def line(text, word):
@@ -122,4 +125,39 @@ class NeighbourRows:
             f"{'equal' if answers[0] == answers[1] else 'DIFFERENT'}; ready after {late:.0f} s",
             sum(both) >= 0.5 * one and min(both) >= 0.4 * sum(both) and answers[0] == answers[1],
         )
+        return None
+
+    def two_cards(self):
+        """DDP over NCCL: one container with a share of each of two cards, then two containers with one card each."""
+        if self.o.simulated or len(guard.open_nvml().handles) < 2:
+            return self.note("two_cards: left out, it needs two real cards")
+        bare = self.hosted["two_cards"]
+        shm = {"name": "shm", "mountPath": "/dev/shm"}
+        one = c.pod("one", self.work, DDP, {"sluice.dev/gpu-fraction": "0.05", "sluice.dev/gpu-count": "2"}, 4 * GIB)
+        # More than half of a card each: never on the same one.
+        two = c.pod("two", self.work, DDP, {"sluice.dev/gpu-fraction": "0.6"}, 4 * GIB)
+        main = two["spec"]["containers"][0]
+        main["command"] = [*DDP[:-1], "ddp_one"]
+        main["env"] += [{"name": k, "value": v} for k, v in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500"))]
+        ranks = [{**main, "name": f"rank{i}", "env": [*main["env"], {"name": "RANK", "value": str(i)}]} for i in (0, 1)]
+        two["spec"]["containers"] = ranks
+        for pod, text, containers in ((one, "one container, 0.05 of each", ["main"]),
+                                      (two, "two containers, 0.6 of one each", ["rank0", "rank1"])):  # fmt: skip
+            for container in pod["spec"]["containers"]:
+                container["volumeMounts"] = [*container["volumeMounts"], shm]
+            pod["spec"]["volumes"].append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+            name = pod["metadata"]["name"]
+            self.takes(name, 8 * GIB)
+            p.apply(pod, SPACE)
+            self.wait_end(name)
+            logs = [c.logs(name, SPACE, "-c", container) for container in containers]
+            result = self.work.result(logs[0])
+            cards = {found["gpu"] for log in logs for found in exit_line.parse(log) if found.get("launches", 0) > 0}
+            self.add(
+                f"DDP by NCCL on two cards: {text}",
+                "values bit for bit as bare, two cards",
+                f"{p.phase(name, SPACE)}, {self.compared(result, bare)}, {len(cards)} cards",
+                result.values == bare.values and len(cards) == 2,
+            )
+            self.clear()
         return None

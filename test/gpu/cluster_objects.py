@@ -154,8 +154,10 @@ def processes(program="", pod_uid=""):
 
 
 def uses_cuda(pid):
+    """Without the hook: its probe of the driver would count, too."""
     try:
-        return "libcuda.so" in pathlib.Path(f"/proc/{pid}/maps").read_text()
+        maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
+        return "libcuda.so" in maps and "libsluice" not in maps
     except OSError:
         return False  # it has just ended
 

@@ -18,7 +18,7 @@ import guard  # noqa: E402
 import product as p  # noqa: E402
 from cluster_claims import ClaimRows  # noqa: E402
 from cluster_faults import SPACE, FaultRows  # noqa: E402
-from cluster_neighbours import NeighbourRows  # noqa: E402
+from cluster_neighbours import DDP, NeighbourRows  # noqa: E402
 from cluster_objects import collect  # noqa: E402, F401
 
 GIB = 1 << 30
@@ -38,6 +38,7 @@ ROWS = {
     "illegal": 60,
     "servers": 75,
     "claims": 70,
+    "two_cards": 80,
 }
 
 
@@ -150,6 +151,7 @@ class Rows(FaultRows, NeighbourRows, ClaimRows):
                 ("large", ("over",), self.work.large()),
                 ("small", ("restricted", "claims"), self.work.small(60)),
                 ("long", ("faults", "illegal"), self.work.small(self.work.steps_of_a_minute)),
+                ("two_cards", ("two_cards",), DDP),
             )
             if any(r in wanted for r in rows)
         ]

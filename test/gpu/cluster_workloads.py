@@ -80,7 +80,8 @@ class RealWorkloads:
 
     def on_host(self, command, _):
         """The same program for the machine itself."""
-        return [sys.executable, "-u", str(HERE / "workloads/train.py"), *command[3:]], {
+        program = HERE / "workloads" / os.path.basename(command[2])
+        return [sys.executable, "-u", str(program), *command[3:]], {
             "PYTHONPATH": str(HERE / "workloads"),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
@@ -115,7 +116,7 @@ class RealWorkloads:
                 got = json.loads(line[7:])
                 if "skipped" in got:
                     raise Missing(got["skipped"])
-                return Result(got["values"], got["step_ms"], got["live_bytes"])
+                return Result(got["values"], got.get("step_ms", []), got["live_bytes"])
         raise Missing("no RESULT line: " + text[-600:])
 
 

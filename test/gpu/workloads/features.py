@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import queue as queue_module
 import struct
 import sys
 import threading
@@ -121,14 +122,24 @@ def ddp():
     result(values, live)
 
 
-def ddp_rank(rank, queue):
+def ddp_one():
+    """One rank of the same training, on the one GPU that this process sees: RANK, MASTER_ADDR and MASTER_PORT."""
+    os.environ["NCCL_NVLS_ENABLE"] = "0"
+    queue = queue_module.SimpleQueue()
+    ddp_rank(int(os.environ["RANK"]), queue, device=0)
+    if not queue.empty():
+        result(*queue.get())
+
+
+def ddp_rank(rank, queue, device=None):
     torch = seeded_torch()
     import torch.distributed as dist
     from models import Transformer
 
-    torch.cuda.set_device(rank)
+    device = rank if device is None else device
+    torch.cuda.set_device(device)
     dist.init_process_group("nccl", rank=rank, world_size=2)
-    model = torch.nn.parallel.DistributedDataParallel(Transformer(1024, 12).cuda().bfloat16(), device_ids=[rank])
+    model = torch.nn.parallel.DistributedDataParallel(Transformer(1024, 12).cuda().bfloat16(), device_ids=[device])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     torch.manual_seed(rank)
     x = torch.randn(4, 512, 1024, device="cuda", dtype=torch.bfloat16)
@@ -353,7 +364,7 @@ def many_contexts():
 
 
 if __name__ == "__main__":
-    first = (threads, fork, oom, ipc, ddp, peers, graph_pair, capture_beside)
+    first = (threads, fork, oom, ipc, ddp, ddp_one, peers, graph_pair, capture_beside)
     second = (triton, cupy, jax, jax_training, stdout_clean, many_contexts)
     names = {f.__name__: f for f in first + second}
     if len(sys.argv) != 2 or sys.argv[1] not in names:
