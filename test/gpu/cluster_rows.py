@@ -153,7 +153,7 @@ class Rows(FaultRows, NeighbourRows, ClaimRows):
                 ("long", ("faults", "illegal"), self.work.small(self.work.steps_of_a_minute)),
                 ("two_cards", ("two_cards",), DDP),
             )
-            if any(r in wanted for r in rows)
+            if any(r in wanted for r in rows) and not (self.o.simulated and key == "two_cards")
         ]
         for thread in threads:
             thread.start()
