@@ -1,6 +1,6 @@
-// What the driver answers where its manual says nothing: past the end of blocks, attributes by kind of memory, the
-// order of argument checks, frees of the wrong kind, calls beside a capture, small blocks over IPC. One line a
-// question, with the result code. The simulated driver must answer the same.
+// Asks the driver for answers that its manual leaves open: the end of blocks, attributes by kind of memory, the order
+// of checks, wrong frees, calls beside a capture, IPC. It prints one line a question, with the result code. The
+// simulated driver must answer the same.
 //
 //   nvcc -arch=sm_90 -std=c++17 -o q experiments/probes/questions.cu -lcuda && timeout -k 2 500 ./q [FIRST LETTERS]
 //   g++ -x c++ -std=c++17 -I CUDA/include -o q experiments/probes/questions.cu -lcuda -lpthread

@@ -1,5 +1,5 @@
-// The frame of questions.cu: each group of questions runs in a forked child of its own with 10 s, so that an error that
-// lasts, a crash or a hang spoils nothing else. A child prints `group.key: answer`, one line a question.
+// The frame of questions.cu. Each group of questions runs in a forked child of its own, for at most 10 s. So an error
+// that lasts, a crash or a hang spoils nothing else. A child prints `group.key: answer`, one line a question.
 #pragma once
 
 #include <cuda.h>
