@@ -3,6 +3,7 @@
 //   graph_bench NAME LIVE_MIB [REPLAYS]
 // NAME: once (weights are read once, as for one token), reread (eight times, as for a batch), foreach (PyTorch's struct
 // of tensors: each node works on one of the eight tensors that it names).
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -37,7 +38,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const uint64_t layers = std::strtoull(argv[2], nullptr, 10) * kMiB / kLayer;
-  const int replays = argc > 3 ? std::atoi(argv[3]) : 60;
+  const int replays = std::max(1, argc > 3 ? std::atoi(argv[3]) : 60);
   simgpu_test::Card card;
   sluice::replay::SleepOnSimulatedClock(&simgpu_advance_host);
   CUstream stream = card.Stream();

@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const uint64_t buffers = std::strtoull(argv[2], nullptr, 10) * kMiB / kBuffer;
-  const int steps = argc > 3 ? std::atoi(argv[3]) : 40;
+  const int steps = std::max(1, argc > 3 ? std::atoi(argv[3]) : 40);
   sluice::bench::Rig rig;
   CUstream stream = rig.stream;
   std::vector<CUdeviceptr> p;

@@ -15,6 +15,7 @@
 // - graph: as reread, a step is a CUDA graph; graph-once, graph-ahead: likewise
 // - graph-made: the weights are written by kernels, not loaded; graph-mixed: every second is
 // - graph-loss, graph-made-loss: after each replay a kernel reduces the last output into a buffer of its own
+#include <algorithm>
 #include <string>
 
 #include "experiments/bench/rig.h"
@@ -46,7 +47,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const uint64_t count = (std::strtoull(argv[2], nullptr, 10) * kMiB - kIn - kOut) / kWeight;
-  const int steps = argc > 3 ? std::atoi(argv[3]) : 40;
+  const int steps = std::max(1, argc > 3 ? std::atoi(argv[3]) : 40);
   sluice::bench::Rig rig;
   CUstream stream = rig.stream, other = rig.card.Stream();
   const auto update = [&](CUdeviceptr a) { rig.Update(a, kWeight, 100'000); };

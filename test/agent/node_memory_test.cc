@@ -27,7 +27,7 @@ struct Rig : World {
   }
   void Ask(SessionId s, Bytes missing, const char* uuid = "GPU-a") {
     sluice_frame f = FrameOf(SLUICE_MEMORY_REQUEST);
-    std::strcpy(f.u.memory.uuid, uuid);
+    std::string_view(uuid).copy(f.u.memory.uuid, sizeof f.u.memory.uuid - 1);
     f.u.memory.id = ++asked;
     f.u.memory.missing_bytes = missing;
     node.Received(s, &f, sizeof(f), now);

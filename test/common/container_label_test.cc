@@ -27,6 +27,7 @@ TEST_CASE("folders, files and sockets get the label; a link's target does not") 
   std::ofstream(dir + "/other") << "x";
   std::filesystem::create_symlink(dir + "/other", dir + "/link");
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  REQUIRE(fd >= 0);
   sockaddr_un address{AF_UNIX, {}};
   (dir + "/socket").copy(address.sun_path, sizeof address.sun_path - 1);
   REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);

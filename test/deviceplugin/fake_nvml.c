@@ -57,6 +57,7 @@ static void parse(const char* path) {
   FILE* f = fopen(path, "re");
   char line[256];
   int count = 0;
+  /* One reader at a time: NOLINTNEXTLINE(clang-analyzer-unix.BlockInCriticalSection) */
   while (f && fgets(line, sizeof line, f)) {
     struct nvmlDevice_st card = {0};
     struct Event event = {0};
@@ -85,7 +86,7 @@ static void read_node(struct Node* node, int after_event) {
   for (int i = 0; i < EVENTS && !node->event; i++) {
     if (events[i].number <= after_event) continue;
     node->event = events[i].number;
-    strcpy(node->event_uuid, events[i].uuid);
+    memcpy(node->event_uuid, events[i].uuid, sizeof node->event_uuid);
     node->xid = events[i].xid;
   }
   pthread_mutex_unlock(&lock);
@@ -102,7 +103,7 @@ static void read_node_unless_hanging(struct Node* node, int after_event) {
 
 static struct nvmlDevice_st* handle(const struct nvmlDevice_st* card) {
   for (int i = 0; i < CARDS; i++) {
-    if (!cards[i].uuid[0]) strcpy(cards[i].uuid, card->uuid);
+    if (!cards[i].uuid[0]) memcpy(cards[i].uuid, card->uuid, sizeof cards[i].uuid);
     if (strcmp(cards[i].uuid, card->uuid) == 0) return &cards[i];
   }
   return NULL;
@@ -268,7 +269,7 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t* data, unsi
   set->seen = node.event;
   memset(data, 0, sizeof *data);
   struct nvmlDevice_st card = {0};
-  strcpy(card.uuid, node.event_uuid);
+  memcpy(card.uuid, node.event_uuid, sizeof card.uuid);
   data->device = handle(&card);
   data->eventType = nvmlEventTypeXidCriticalError;
   data->eventData = node.xid;

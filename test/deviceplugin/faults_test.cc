@@ -321,8 +321,8 @@ TEST_CASE("noise on the socket does no harm") {
   Rig rig(1, "preStartWaitMs: 0\ncollectSeconds: 1\ncollectGraceSeconds: 0\nlogLevel: ERROR\n");
   const std::string socket_path = rig.kubelet.plugin_dir() + "/sluice.sock";
   std::mt19937 random(5);
-  const auto seconds =
-      std::getenv("SLUICE_FUZZ_SECONDS") != nullptr ? std::atoi(std::getenv("SLUICE_FUZZ_SECONDS")) : 2;
+  const char* const fuzz_seconds = std::getenv("SLUICE_FUZZ_SECONDS");
+  const auto seconds = fuzz_seconds != nullptr ? std::atoi(fuzz_seconds) : 2;
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   // HTTP/2's preface and an empty SETTINGS frame, so that part of the noise reaches the later stages.
   const std::string preface = std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string("\0\0\0\4\0\0\0\0\0", 9);

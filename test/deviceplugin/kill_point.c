@@ -37,7 +37,7 @@ static void act(const char* what, const char* on) {
   snprintf(name, sizeof name, "%s %s", what, slash ? slash + 1 : on ? on : "");
   name[strcspn(name, "0123456789")] = 0;
   const int index = __atomic_fetch_add(&shared->acts, 1, __ATOMIC_ACQ_REL);
-  if (index < KILL_POINT_ACTS) strcpy(shared->seen[index], name);
+  if (index < KILL_POINT_ACTS) memcpy(shared->seen[index], name, sizeof name);
   if (strcmp(name, shared->name) != 0) return;
   if (__atomic_add_fetch(&shared->matched, 1, __ATOMIC_ACQ_REL) != shared->ordinal) return;
   shared->killed = 1;

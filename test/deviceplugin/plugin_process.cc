@@ -90,6 +90,7 @@ void PluginProcess::Spawn(std::vector<const char*> arguments, const std::functio
   if (pid_ != 0) return;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  if (fd < 0) _exit(126);
   dup2(fd, 1);
   dup2(fd, 2);
   setenv("SLUICE_FAKE_NVML", nvml.c_str(), 1);

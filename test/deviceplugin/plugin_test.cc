@@ -78,7 +78,7 @@ std::string Get(int port, const std::string& path) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   std::string out;
   const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+  if (fd >= 0 && connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
       send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size())) {
     char buffer[4096];
     for (ssize_t n; (n = recv(fd, buffer, sizeof buffer, 0)) > 0;) out.append(buffer, static_cast<size_t>(n));
@@ -93,6 +93,7 @@ int FreePort() {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
+  REQUIRE(fd >= 0);
   REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0);
   REQUIRE(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0);
   close(fd);

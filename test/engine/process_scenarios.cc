@@ -104,6 +104,7 @@ SCENARIO(impossible_copies_are_refused) {
 // Descriptor 2 is closed and given to a file of the program's, a database say.
 SCENARIO(stderr_is_a_file_of_the_program) {
   const char* path = std::getenv("SCENARIO_FILE");
+  EXPECT(path != nullptr);
   close(STDERR_FILENO);
   EXPECT(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) == STDERR_FILENO);
   Launches launches;

@@ -49,7 +49,8 @@ uint64_t Bytes(int line, int lines, int ld) {
 
 void Gemm(Random* r) {
   static int handle = 0;
-  const auto [m, n, k] = Sizes(r).values;
+  const auto sizes = Sizes(r);
+  const auto& [m, n, k] = sizes.values;  // of a copy, clang's analyzer would crash
   const int ta = r->OneIn(2), tb = r->OneIn(2);
   const int a_line = ta ? k : m, a_lines = ta ? m : k, b_line = tb ? n : k, b_lines = tb ? k : n;
   const float alpha = 1, beta = r->OneIn(2) ? 0.0F : 0.5F;

@@ -18,7 +18,8 @@ static void* go_on(void* nothing) {
   if (words[1] != NULL && words[2] != NULL) {
     const int s = socket(AF_UNIX, SOCK_SEQPACKET, 0), file = open(words[2], O_RDONLY);
     strncpy(to.sun_path, words[1], sizeof(to.sun_path) - 1);
-    if (read(file, frame, sizeof(frame)) == sizeof(frame) && connect(s, (struct sockaddr*)&to, sizeof(to)) == 0) {
+    if (s >= 0 && read(file, frame, sizeof(frame)) == sizeof(frame) &&
+        connect(s, (struct sockaddr*)&to, sizeof(to)) == 0) {
       (void)!send(s, frame, sizeof(frame), 0);
     }
   }

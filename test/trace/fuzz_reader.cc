@@ -239,8 +239,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Play(*trace, true);
   // A written trace is read back with the same launches. (Without an event the recorder makes no file.)
   if (trace->events.empty()) return 0;
-  static const std::string path = std::string(getenv("TMPDIR") != nullptr ? getenv("TMPDIR") : "/tmp") +
-                                  "/sluice-fuzz-reader." + std::to_string(getpid());
+  static const char* const folder = getenv("TMPDIR");
+  static const std::string path =
+      std::string(folder != nullptr ? folder : "/tmp") + "/sluice-fuzz-reader." + std::to_string(getpid());
   if (!Write(*trace, path, nullptr).ok()) std::abort();
   const absl::StatusOr<Trace> back = Load(path);
   std::remove(path.c_str());

@@ -70,7 +70,7 @@ RawClient::RawClient(uint16_t port) : context_(SSL_CTX_new(TLS_client_method()))
   to.sin_family = AF_INET;
   to.sin_port = htons(port);
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  is_connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0;
+  is_connected_ = fd_ >= 0 && connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0;
 }
 
 RawClient::~RawClient() {

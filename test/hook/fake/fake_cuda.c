@@ -66,7 +66,7 @@ __attribute__((aligned(16))) static char code[ALIASES * 16];
 static void* alias(void* function) {
   static int used, ready;
   static void* made[ALIASES];
-  if (!ready)
+  if (!ready) /* a driver's own trampolines: NOLINTNEXTLINE(clang-analyzer-security.MmapWriteExec) */
     mprotect((void*)((size_t)code & ~4095ul), sizeof code + 4096, PROT_READ | PROT_WRITE | PROT_EXEC), ready = 1;
   for (int i = 0; i < used; ++i) {
     if (made[i] == function) return code + i * 16;
