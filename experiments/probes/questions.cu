@@ -1,6 +1,6 @@
-// What the driver answers where its manual says nothing: past the end of blocks, attributes by kind of memory, the
-// order of argument checks, frees of the wrong kind, calls beside a capture, small blocks over IPC. One line a
-// question, with the result code. The simulated driver must answer the same.
+// Asks the driver for answers that its manual leaves open: the end of blocks, attributes by kind of memory, the order
+// of checks, wrong frees, calls beside a capture, IPC. It prints one line a question, with the result code. The
+// simulated driver must answer the same.
 //
 //   nvcc -arch=sm_90 -std=c++17 -o q experiments/probes/questions.cu -lcuda && timeout -k 2 500 ./q [FIRST LETTERS]
 //   g++ -x c++ -std=c++17 -I CUDA/include -o q experiments/probes/questions.cu -lcuda -lpthread
@@ -203,13 +203,17 @@ void AdviceAndPrefetch() {
       {"pinned", reinterpret_cast<CUdeviceptr>(pinned), kMiB},
       {"wraps", p, ~size_t{0}},
   };
-  const std::pair<const char*, CUmemLocation> places[] = {{"card", OnCard()},
-                                                          {"host", At(CU_MEM_LOCATION_TYPE_HOST, 0)},
-                                                          {"card99", OnCard(99)},
-                                                          {"card-5", OnCard(-5)},
-                                                          {"type0", At(CU_MEM_LOCATION_TYPE_INVALID, 0)},
-                                                          {"type77", At(static_cast<CUmemLocationType>(77), 0)},
-                                                          {"node99", At(CU_MEM_LOCATION_TYPE_HOST_NUMA, 99)}};
+  const std::pair<const char*, CUmemLocation> places[] = {
+      {"card", OnCard()},
+      {"host", At(CU_MEM_LOCATION_TYPE_HOST, 0)},
+      {"card99", OnCard(99)},
+      {"card-5", OnCard(-5)},
+      {"type0", At(CU_MEM_LOCATION_TYPE_INVALID, 0)},
+      {"type77", At(static_cast<CUmemLocationType>(77), 0)},
+      {"node0", At(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0)},
+      {"current_node", At(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0)},
+      {"host7", At(CU_MEM_LOCATION_TYPE_HOST, 7)},
+      {"node99", At(CU_MEM_LOCATION_TYPE_HOST_NUMA, 99)}};
   for (const auto& range : ranges) {
     for (const auto& [place, location] : places) {
       const std::string at = std::string(range.name) + "." + place;
@@ -251,7 +255,6 @@ void Vmm() {
   Say("map_odd_size", cuMemMap(p, kMiB, 0, handle, 0));
   Say("map_odd_address", cuMemMap(p + kMiB, 4 * kPage, 0, handle, 0));
   Say("map_beyond_handle", cuMemMap(p, 5 * kPage, 0, handle, 0));
-  Say("map_beyond_reservation", cuMemMap(p + 14 * kPage, 4 * kPage, 0, handle, 0));
   Say("map", cuMemMap(p, 4 * kPage, 0, handle, 0));
   Say("read_without_access", cuMemsetD8(p, 0, 16));
   Say("map_over_mapped", cuMemMap(p, 4 * kPage, 0, handle, 0));
@@ -262,9 +265,10 @@ void Vmm() {
   Say("access_past_mapped", cuMemSetAccess(p, 9 * kPage, &access, 1));
   Say("access_of_odd_range", cuMemSetAccess(p + kMiB, kPage, &access, 1));
   Say("set_over_two_mappings", cuMemsetD8(p, 1, 8 * kPage));
-  uint8_t bytes[2] = {};
+  uint8_t byte = 0;
   NEED(cuMemsetD8(p, 5, 16));
-  Say("second_mapping_reads", "%d %d", cuMemcpyDtoH(bytes, p + 4 * kPage, 1), bytes[0]);
+  const CUresult read = cuMemcpyDtoH(&byte, p + 4 * kPage, 1);
+  Say("second_mapping_reads", "%d %d", read, byte);
   Say("retain_inside", cuMemRetainAllocationHandle(&found, reinterpret_cast<void*>(p + kPage + 12)));
   Say("retained_is_same", "%d", found == handle);
   Say("retain_unmapped", cuMemRetainAllocationHandle(&found, reinterpret_cast<void*>(p + 12 * kPage)));
@@ -284,6 +288,14 @@ void Vmm() {
   Say("unmap_again", cuMemUnmap(p, 4 * kPage));
   Say("address_free_of_part", cuMemAddressFree(p, 8 * kPage));
   Say("address_free", cuMemAddressFree(p, 16 * kPage));
+  Say("address_free_again", cuMemAddressFree(p, 16 * kPage));
+  NEED(cuMemAddressReserve(&p, 16 * kPage, 0, 0, 0));
+  NEED(cuMemCreate(&handle, 4 * kPage, &kind, 0));
+  Say("map_beyond_reservation", cuMemMap(p + 14 * kPage, 4 * kPage, 0, handle, 0));
+  NEED(cuMemAddressReserve(&p, 16 * kPage, 0, 0, 0));
+  Say("map_behind_reservation", cuMemMap(p + 1024 * kPage, 4 * kPage, 0, handle, 0));
+  Say("unmap_never_mapped", cuMemUnmap(p, 4 * kPage));
+  Say("unmap_no_reservation", cuMemUnmap(0x100000000, 4 * kPage));
 }
 
 void Counted() {

@@ -14,62 +14,65 @@ inline void Timed(const std::string& key, const std::function<CUresult()>& call)
   Say(key, "%d %s", code, ms > 150 ? "waits" : "at once");
 }
 
-inline void Frees() {
-  const auto busy = [](CUdeviceptr p) {
-    NEED(cuLaunchHostFunc(stream, Sleep300, nullptr));
-    NEED(cuMemsetD8Async(p, 1, kMiB, stream));
-  };
-  CUdeviceptr p = OfPool(nullptr, kMiB);
-  busy(p);
-  Timed("free_of_pool_in_use", [&] { return cuMemFree(p); });
+// Whether a free waits for work, and what else then fails.
+inline void FreeInUse(const std::function<CUdeviceptr()>& make, const std::function<CUresult(CUdeviceptr)>& free) {
+  const CUdeviceptr p = make();
+  NEED(cuLaunchHostFunc(stream, Sleep300, nullptr));
+  NEED(cuMemsetD8Async(p, 1, kMiB, stream));
+  Timed("free", [&] { return free(p); });
   Say("stream_after", cuStreamSynchronize(stream));
-  Say("free_again", cuMemFree(p));
-  Say("free_async_again", cuMemFreeAsync(p, stream));
-  p = OfPool(nullptr, kMiB);
-  busy(p);
-  Timed("free_async_on_other_stream_in_use", [&] { return cuMemFreeAsync(p, other); });
-  NEED(cuStreamSynchronize(stream));
-  for (const bool managed : {false, true}) {
-    const std::string kind = managed ? "managed" : "alloc";
-    const auto make = [&] { return managed ? Managed(kMiB) : Allocate(kMiB); };
-    p = make();
-    busy(p);
-    Timed("free_of_" + kind + "_in_use", [&] { return cuMemFree(p); });
-    NEED(cuStreamSynchronize(stream));
-    p = make();
-    busy(p);
-    Timed("free_async_of_" + kind + "_in_use", [&] { return cuMemFreeAsync(p, stream); });
-    Say("stream_after_free_async_of_" + kind, cuStreamSynchronize(stream));
-    Say("free_async_again_of_" + kind, cuMemFreeAsync(p, stream));
-    Say("free_after_free_async_of_" + kind, cuMemFree(p));
-    p = make();
-    Say("free_inside_" + kind, cuMemFree(p + 4096));
-    Say("free_at_end_of_" + kind, cuMemFree(p + kMiB));
-    Say("free_async_inside_" + kind, cuMemFreeAsync(p + 4096, stream));
-    Say("free_" + kind, cuMemFree(p));
-    Say("free_twice_" + kind, cuMemFree(p));
-  }
-  p = OfPool(nullptr, kMiB);
-  Say("free_inside_pool", cuMemFree(p + 4096));
-  Say("free_async_inside_pool", cuMemFreeAsync(p + 4096, stream));
-  Say("free_async_pool", cuMemFreeAsync(p, stream));
-  Say("free_async_pool_twice", cuMemFreeAsync(p, stream));
-  Say("free_after_free_async_pool", cuMemFree(p));
-  Say("free_null", cuMemFree(0));
-  Say("free_async_null", cuMemFreeAsync(0, stream));
-  Say("free_nothing", cuMemFree(0x10000));
+  Say("alloc_after", [&] {
+    CUdeviceptr q = 0;
+    return cuMemAlloc(&q, kMiB);
+  }());
+}
+
+// Frees of one kind of memory that nothing uses.
+inline void Frees(const std::function<CUdeviceptr()>& make) {
+  CUdeviceptr p = make();
+  Say("inside", cuMemFree(p + 4096));
+  Say("at_end", cuMemFree(p + kMiB));
+  Say("async_inside", cuMemFreeAsync(p + 4096, stream));
+  Say("free", cuMemFree(p));
+  Say("twice", cuMemFree(p));
+  Say("async_after_free", cuMemFreeAsync(p, stream));
+  p = make();
+  Say("async", cuMemFreeAsync(p, stream));
+  Say("async_twice", cuMemFreeAsync(p, stream));
+  Say("free_after_async", cuMemFree(p));
+  Say("stream_after", cuStreamSynchronize(stream));
+  p = make();
+  Say("async_on_legacy", cuMemFreeAsync(p, CU_STREAM_LEGACY));
+  Say("context_after", cuCtxSynchronize());
+  Say("free_after_async_and_wait", cuMemFree(p));
+}
+
+inline void OddFrees() {
+  Say("null", cuMemFree(0));
+  Say("async_null", cuMemFreeAsync(0, stream));
+  Say("nothing", cuMemFree(0x10000));
+  Say("async_nothing", cuMemFreeAsync(0x10000, stream));
   void* pinned = nullptr;
   NEED(cuMemHostAlloc(&pinned, kMiB, 0));
-  Say("free_of_pinned", cuMemFree(reinterpret_cast<CUdeviceptr>(pinned)));
-  Say("free_host_of_alloc", cuMemFreeHost(reinterpret_cast<void*>(Allocate(kMiB))));
-  p = 0;
-  const auto asleep = [] { NEED(cuLaunchHostFunc(stream, Sleep300, nullptr)); };
-  asleep();
-  Timed("alloc_beside_busy_stream", [&] { return cuMemAlloc(&p, kMiB); });
-  asleep();
-  Timed("alloc_managed_beside_busy_stream", [&] { return cuMemAllocManaged(&p, kMiB, CU_MEM_ATTACH_GLOBAL); });
-  asleep();
-  Timed("free_of_unused_beside_busy_stream", [&] { return cuMemFree(p); });
+  Say("pinned", cuMemFree(reinterpret_cast<CUdeviceptr>(pinned)));
+  Say("async_pinned", cuMemFreeAsync(reinterpret_cast<CUdeviceptr>(pinned), stream));
+  Say("host_of_alloc", cuMemFreeHost(reinterpret_cast<void*>(Allocate(kMiB))));
+  Say("host_of_managed", cuMemFreeHost(reinterpret_cast<void*>(Managed(kMiB))));
+}
+
+inline void BesideBusyStream() {
+  CUdeviceptr p = 0, spare = Allocate(kMiB), spare_managed = Managed(kMiB), spare_pool = OfPool(nullptr, kMiB);
+  const auto ask = [](const char* key, const std::function<CUresult()>& call) {
+    NEED(cuStreamSynchronize(stream));
+    NEED(cuLaunchHostFunc(stream, Sleep300, nullptr));
+    Timed(key, call);
+  };
+  ask("alloc", [&] { return cuMemAlloc(&p, kMiB); });
+  ask("large_alloc", [&] { return cuMemAlloc(&p, 64 * kMiB); });
+  ask("alloc_managed", [&] { return cuMemAllocManaged(&p, kMiB, CU_MEM_ATTACH_GLOBAL); });
+  ask("free", [&] { return cuMemFree(spare); });
+  ask("free_managed", [&] { return cuMemFree(spare_managed); });
+  ask("free_pool", [&] { return cuMemFree(spare_pool); });
   Say("alloc_size0", cuMemAlloc(&p, 0));
   Say("alloc_managed_size0", cuMemAllocManaged(&p, 0, CU_MEM_ATTACH_GLOBAL));
   Say("alloc_async_size0", cuMemAllocAsync(&p, 0, stream));
@@ -127,6 +130,39 @@ inline const CaptureCall kCaptureCalls[] = {
     {"memset_here", CALL(cuMemsetD8Async(c.alloc, 1, 16, stream))},
     {"memset_legacy", CALL(cuMemsetD8Async(c.alloc, 1, 16, CU_STREAM_LEGACY))},
     {"copy", CALL(cuMemcpyDtoD(c.alloc, c.alloc + 4096, 16))},
+    {"copy_from_host",
+     [](Captured& c) {
+       char b[64] = {};
+       return cuMemcpyHtoD(c.alloc, b, sizeof b);
+     }},
+    {"copy_to_host",
+     [](Captured& c) {
+       char b[64] = {};
+       return cuMemcpyDtoH(b, c.alloc, sizeof b);
+     }},
+    {"copy_any_from_host",
+     [](Captured& c) {
+       char b[64] = {};
+       return cuMemcpy(c.alloc, reinterpret_cast<CUdeviceptr>(b), sizeof b);
+     }},
+    {"copy_async_legacy", CALL(cuMemcpyDtoDAsync(c.alloc, c.alloc + 4096, 16, CU_STREAM_LEGACY))},
+    {"free_async_made_here",
+     [](Captured& c) {
+       const CUresult made = cuMemAllocAsync(&c.pool, kMiB, stream);
+       return made != CUDA_SUCCESS ? made : cuMemFreeAsync(c.pool, stream);
+     }},
+    {"vmm_map",
+     [](Captured& c) {
+       CUdeviceptr p = 0;
+       NEED(cuMemAddressReserve(&p, 2 * kMiB, 0, 0, 0));
+       return cuMemMap(p, 2 * kMiB, 0, c.handle, 0);
+     }},
+    {"host_register", [](Captured&) { return cuMemHostRegister(std::aligned_alloc(4 * kKiB, kMiB), kMiB, 0); }},
+    {"attributes",
+     [](Captured& c) {
+       uint64_t value = 0;
+       return cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, c.alloc);
+     }},
     {"copy_here", CALL(cuMemcpyDtoDAsync(c.alloc, c.alloc + 4096, 16, stream))},
     {"batch_here",
      [](Captured& c) {
@@ -250,8 +286,8 @@ inline void Importer(const Exchange& peer) {
     seen += code == CUDA_SUCCESS ? " " + std::to_string(byte) : " E" + std::to_string(code);
   }
   Say("bytes_from_p_each_64_KiB", "%s", seen.c_str());
-  Say("open_again", "%d %s", cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-      again == p ? "same address" : "other address");
+  const CUresult reopened = cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  Say("open_again", "%d %s", reopened, again == p ? "same address" : "other address");
   Say("free_of_imported", cuMemFree(p));
   Say("export_of_imported", [&] {
     CUipcMemHandle h;
@@ -318,7 +354,20 @@ inline void IpcOfKinds() {
 }
 
 inline void AskOfOrder() {
-  Ask("free", Frees);
+  const std::pair<const char*, std::function<CUdeviceptr()>> kinds[] = {{"alloc", [] { return Allocate(kMiB); }},
+                                                                        {"managed", [] { return Managed(kMiB); }},
+                                                                        {"pool", [] { return OfPool(nullptr, kMiB); }}};
+  for (const auto& [kind, make] : kinds) {
+    Ask(std::string("free.") + kind, [&, make = make] { Frees(make); });
+    const std::string in_use = std::string("free_in_use.") + kind;
+    Ask(in_use + ".free", [&, make = make] { FreeInUse(make, [](CUdeviceptr p) { return cuMemFree(p); }); });
+    Ask(in_use + ".async",
+        [&, make = make] { FreeInUse(make, [](CUdeviceptr p) { return cuMemFreeAsync(p, stream); }); });
+    Ask(in_use + ".other",
+        [&, make = make] { FreeInUse(make, [](CUdeviceptr p) { return cuMemFreeAsync(p, other); }); });
+  }
+  Ask("free.odd", OddFrees);
+  Ask("busy", BesideBusyStream);
   for (const CaptureCall& call : kCaptureCalls) Ask(std::string("capture.") + call.name, [&] { BesideCapture(call); });
   Ask("ipc.kinds", IpcOfKinds);
   for (const size_t kib : {64, 512, 1024, 2048, 3072})

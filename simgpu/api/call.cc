@@ -90,6 +90,15 @@ Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_na
   if (kind == kUnsafeInCapture && !d.captures.empty()) error = RefuseInCapture(*this, false);
 }
 
+namespace {
+int64_t g_latest = 0;  // written with the simulator's lock
+}  // namespace
+
+Call::~Call() {
+  if (lock.owns_lock()) g_latest = std::max(g_latest, ThisThread().now);
+}
+int64_t LatestTime() { return g_latest; }
+
 extern "C" void simgpu_on_call(void (*callback)(const char* call, void* data), void* data) {
   g_tool = {callback, data};
 }

@@ -53,10 +53,15 @@ enum CallKind { kNormal, kUnsafeInCapture, kNeedsNoInit, kAlways };
 // SIMGPU_TRACE_CALLS=1: every call on stderr, to see a program's use of the driver.
 void TraceCall(const char* what, const char* detail);
 
+int64_t LatestTime();  // of all threads; one of them may have seen the end of work that is done by then
+
 class Call {
  public:
   // Costs host_ns of the calling thread's time.
   explicit Call(int64_t host_ns, const char* name, CallKind kind = kNormal);
+  ~Call();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
   CUresult error = CUDA_SUCCESS;
   Simulator::Lock lock;
   const char* name;  // ends in "Impl" for calls with two stream flavours
@@ -97,10 +102,13 @@ CUresult RefuseInCapture(Call& call, bool all);  // unsafe calls; invalidates
 CUresult CaptureMisuse(Call& call, CUstream s, CUresult error);
 CUgraphNode AddNode(CUgraph g, CUgraphNodeType type, const CUgraphNode* after, size_t count);
 bool Capturing(CUstream s);
+bool AnyCaptures(const std::vector<CUcontext>& contexts, Call& call);  // invalidates those
 
 // Memory.
 Allocation* FindAllocation(CUdeviceptr p);
 bool IsPinned(uint64_t address);
+bool FindPinned(uint64_t address, uint64_t* base, uint64_t* size);
+bool IsAccessible(uint64_t address, uint64_t length);                    // VMM memory: a device has rights to all of it
 bool FindReservation(uint64_t address, uint64_t* base, uint64_t* size);  // cuMemAddressReserve's, mapped or not
 CUresult FreeNow(CUdeviceptr p);
 CUmemoryPool PoolOf(const Allocation& a);  // null: of none

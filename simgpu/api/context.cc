@@ -279,6 +279,7 @@ CUresult cuCtxGetApiVersion(CUcontext c, unsigned int* version) {
 CUresult cuCtxSynchronize(void) {
   BEGIN_UNSAFE(Sim().profile().call_host_ns);
   NEED_CONTEXT();
+  NEED(!simgpu::AnyCaptures(simgpu::Together(context), call), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   Sim().CatchUp(call.lock);
   simgpu::WaitFor(call, context, "a context (cuCtxSynchronize)");
   return TheDriver().sticky;
@@ -288,6 +289,7 @@ CUresult cuCtxSynchronize_v2(CUcontext c) {
   BEGIN_UNSAFE(Sim().profile().call_host_ns);
   if (c == nullptr) c = simgpu::CurrentContext();
   NEED(c != nullptr && simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
+  NEED(!simgpu::AnyCaptures(simgpu::Together(c), call), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   Sim().CatchUp(call.lock);
   simgpu::WaitFor(call, c, "a context (cuCtxSynchronize)");
   return TheDriver().sticky;

@@ -9,6 +9,7 @@ using simgpu::CopyWork;
 using simgpu::Op;
 using simgpu::OpKind;
 using simgpu::Sim;
+using simgpu::TheDriver;
 
 namespace {
 
@@ -19,7 +20,7 @@ enum Side { kDevice, kHost, kAny };
 
 bool SideOk(Side side, uint64_t p, uint64_t length) {
   if (length == 0) return true;
-  if (Sim().memory().InArena(p)) return Sim().Mapped(p, length);
+  if (Sim().memory().InArena(p)) return Sim().Mapped(p, length) && simgpu::IsAccessible(p, length);
   if (side == kDevice) return simgpu::IsPinned(p);
   return p != 0;
 }
@@ -104,6 +105,9 @@ CopyWork Linear(uint64_t dst, uint64_t src, uint64_t n) {
 // Device-to-device copies return at once even when the call is synchronous.
 CUresult Sync(simgpu::Call& call, CUstream stream, uint64_t dst, uint64_t src, uint64_t n, Side to, Side from) {
   const bool inside = Sim().memory().InArena(dst) && Sim().memory().InArena(src);
+  if (!inside && !TheDriver().captures.empty()) {
+    if (const CUresult r = simgpu::RefuseInCapture(call, false); r != CUDA_SUCCESS) return r;
+  }
   return Copy(call, stream, Linear(dst, src, n), to, from, !inside, nullptr);
 }
 
@@ -256,9 +260,10 @@ CUresult simgpu::CheckCopy3D(const CUDA_MEMCPY3D& p) {
 }
 
 #define COST Sim().profile().copy_host_ns
+// A capture bars copies to or from the host, since it waits for them.
 #define SYNC_COPY(name, suffix, params, arguments, dst, src, n, to, from) \
   ENTRY(name, suffix, params, arguments) {                                \
-    BEGIN_UNSAFE(COST);                                                   \
+    BEGIN(COST);                                                          \
     NEED_STREAM(nullptr);                                                 \
     return Sync(call, stream, (dst), (src), (n), to, from);               \
   }
@@ -317,6 +322,7 @@ ENTRY(cuMemcpyBatchAsync, _ptsz,
   NEED_ARG(dsts != nullptr && srcs != nullptr && sizes != nullptr && count != 0 && attribute_count <= count &&
            s != nullptr);
   NEED_STREAM(s);
+  NEED(!simgpu::Capturing(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);  // the capture goes on: H100, driver 580
   for (size_t i = 0; i < count; ++i) {
     const CUresult r = CheckCopy(Linear(dsts[i], srcs[i], sizes[i]), kAny, kAny);
     if (r == CUDA_SUCCESS) continue;
@@ -340,7 +346,7 @@ ENTRY(cuMemcpyBatchAsync_v2, _ptsz,
 
 #define SET_1D(name, suffix, type, size)                              \
   ENTRY(name, suffix, (CUdeviceptr d, type v, size_t n), (d, v, n)) { \
-    BEGIN_UNSAFE(COST);                                               \
+    BEGIN(COST);                                                      \
     NEED_STREAM(nullptr);                                             \
     return Set(call, stream, d, 0, v, size, n, 1, true);              \
   }
@@ -352,7 +358,7 @@ ENTRY(cuMemcpyBatchAsync_v2, _ptsz,
   }
 #define SET_2D(name, type, size)                                                                       \
   ENTRY(name, _ptds, (CUdeviceptr d, size_t pitch, type v, size_t w, size_t h), (d, pitch, v, w, h)) { \
-    BEGIN_UNSAFE(COST);                                                                                \
+    BEGIN(COST);                                                                                       \
     NEED_STREAM(nullptr);                                                                              \
     return Set(call, stream, d, pitch, v, size, w, h, true);                                           \
   }

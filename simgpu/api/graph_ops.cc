@@ -138,6 +138,7 @@ CUresult SetKernel(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS& p) {
 }
 
 CUresult SetCopy(CUgraphNode n, const CUDA_MEMCPY3D& p) {
+  if (const CUresult r = CheckCopy3D(p); r != CUDA_SUCCESS) return r;
   CopyWork c;
   c.width = p.WidthInBytes;
   c.height = std::max<size_t>(p.Height, 1);
@@ -175,12 +176,13 @@ CUresult SetCopy(CUgraphNode n, const CUDA_MEMCPY3D& p) {
 
 CUresult SetMemset(CUgraphNode n, const CUDA_MEMSET_NODE_PARAMS& p) {
   NEED_ARG(p.elementSize == 1 || p.elementSize == 2 || p.elementSize == 4);
-  Op* op = Sim().NewOp(OpKind::kMemset);
   const uint64_t width = p.width * p.elementSize;
+  const size_t height = std::max<size_t>(p.height, 1);
+  NEED_ARG(Sim().Mapped(p.dst, (height - 1) * p.pitch + width));
+  Op* op = Sim().NewOp(OpKind::kMemset);
   const uint64_t mask = p.elementSize == 4 ? 0xFFFFFFFFu : p.elementSize == 2 ? 0xFFFFu : 0xFFu;
   uint64_t pattern = 0;
   for (unsigned i = 0; i < 8; i += p.elementSize) pattern |= (p.value & mask) << (8 * i);
-  const size_t height = std::max<size_t>(p.height, 1);
   op->set = {p.dst, height == 1 ? width : p.pitch, width, height, pattern};
   op->touches.push_back({p.dst, (height - 1) * p.pitch + width, 2, 0});
   n->set = p;

@@ -16,8 +16,6 @@ struct CUdevResourceDesc_st {
 
 namespace simgpu {
 
-namespace {
-
 bool AnyCaptures(const std::vector<CUcontext>& contexts, Call& call) {
   CUstream broken = nullptr;
   for (CUcontext c : contexts) {
@@ -30,8 +28,6 @@ bool AnyCaptures(const std::vector<CUcontext>& contexts, Call& call) {
   if (broken != nullptr) CaptureMisuse(call, broken, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   return broken != nullptr;
 }
-
-}  // namespace
 
 CUresult RecordContexts(Call& call, const std::vector<CUcontext>& contexts, CUevent e) {
   NEED(ValidEvent(e) && e->context == OwnerOf(contexts.back()), CUDA_ERROR_INVALID_HANDLE);

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <thread>
 
 #include "call.h"
@@ -32,6 +33,7 @@ struct SavedMemory {
 struct HandleText {
   int32_t process, file;
   uint64_t magic;
+  uint64_t offset;  // of memory in its 2 MiB: the importer's address has the same
 };
 constexpr uint64_t kHandleMagic = 0x73696d6970633031;
 
@@ -52,17 +54,18 @@ bool ReadAll(int file, uint64_t* offset, void* to, size_t bytes) {
 }
 
 template <typename Handle>
-void Tell(Handle* handle, int file) {
+void Tell(Handle* handle, int file, uint64_t offset = 0) {
   static_assert(sizeof *handle >= sizeof(HandleText));
   std::memset(handle, 0, sizeof *handle);
-  const HandleText text{getpid(), file, kHandleMagic};
+  const HandleText text{getpid(), file, kHandleMagic, offset};
   std::memcpy(handle, &text, sizeof text);
 }
 template <typename Handle>
-CUresult OpenFile(const Handle& handle, int* file) {
+CUresult OpenFile(const Handle& handle, int* file, uint64_t* offset = nullptr) {
   HandleText text;
   std::memcpy(&text, &handle, sizeof text);
   NEED_ARG(text.magic == kHandleMagic);
+  if (offset != nullptr) *offset = text.offset;
   NEED(text.process != getpid(), CUDA_ERROR_INVALID_CONTEXT);  // not in the process that exported it
   const std::string path = "/proc/" + std::to_string(text.process) + "/fd/" + std::to_string(text.file);
   *file = open(path.c_str(), O_RDWR | O_CLOEXEC);
@@ -71,13 +74,14 @@ CUresult OpenFile(const Handle& handle, int* file) {
 }
 
 // An allocation with saved contents; it is the exporter's that counts against the card.
-CUresult Import(int file, CUcontext context, MemoryKind kind, void* owner, CUdeviceptr* out) {
+CUresult Import(int file, uint64_t offset, CUcontext context, MemoryKind kind, void* owner, CUdeviceptr* out) {
   simgpu::ContentMap content{0};
   uint64_t size = 0;
   int card = 0;
   NEED_ARG(simgpu::LoadContents(file, &content, &size, &card));
-  const uint64_t address = Sim().memory().Reserve(size, simgpu::kBlockBytes);
-  NEED(address != 0, CUDA_ERROR_OUT_OF_MEMORY);
+  const uint64_t first = Sim().memory().Reserve(offset + size, simgpu::kBlockBytes), address = first + offset;
+  NEED(first != 0, CUDA_ERROR_OUT_OF_MEMORY);
+  if (offset != 0) Sim().memory().Unreserve(first, offset);
   Allocation* a = Sim().memory().Add(address, size, kind, card);
   a->requested = size;
   a->counted = false;
@@ -88,8 +92,14 @@ CUresult Import(int file, CUcontext context, MemoryKind kind, void* owner, CUdev
   return CUDA_SUCCESS;
 }
 
-std::set<CUdeviceptr>& Opened() {
-  static auto* all = new std::set<CUdeviceptr>;
+// A handle that is opened again has the same address, until it is closed as often.
+struct OpenedMemory {
+  CUcontext context;
+  CUipcMemHandle handle;
+  int count;
+};
+std::map<CUdeviceptr, OpenedMemory>& Opened() {
+  static auto* all = new std::map<CUdeviceptr, OpenedMemory>;
   return *all;
 }
 
@@ -103,6 +113,8 @@ bool MapEvent(CUevent e, int file) {
 }  // namespace
 
 namespace simgpu {
+
+bool IsOpenedMemory(CUdeviceptr p) { return Opened().count(p) != 0; }
 
 int SaveContents(const ContentMap& content, uint64_t size, int card) {
   std::vector<SavedSegment> list;
@@ -184,7 +196,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr p) {
   Sim().CatchUp(call.lock);
   const int file = simgpu::SaveContents(a->content, a->size, a->card);
   NEED(file >= 0, CUDA_ERROR_OUT_OF_MEMORY);
-  Tell(handle, file);
+  Tell(handle, file, a->base % simgpu::kBlockBytes);
   return CUDA_SUCCESS;
 }
 
@@ -192,11 +204,20 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle, unsigned
   BEGIN_UNSAFE(20000);
   NEED_OWNER();
   NEED_ARG(out != nullptr && flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  for (auto& [address, one] : Opened()) {
+    if (one.context != context || simgpu::FindAllocation(address) == nullptr ||
+        std::memcmp(&one.handle, &handle, sizeof handle) != 0)
+      continue;
+    ++one.count;
+    *out = address;
+    return CUDA_SUCCESS;
+  }
   int file = -1;
-  if (const CUresult r = OpenFile(handle, &file); r != CUDA_SUCCESS) return r;
-  const CUresult r = Import(file, context, MemoryKind::kUnmanaged, context, out);
+  uint64_t offset = 0;
+  if (const CUresult r = OpenFile(handle, &file, &offset); r != CUDA_SUCCESS) return r;
+  const CUresult r = Import(file, offset, context, MemoryKind::kUnmanaged, context, out);
   close(file);
-  if (r == CUDA_SUCCESS) Opened().insert(*out);
+  if (r == CUDA_SUCCESS) Opened()[*out] = {context, handle, 1};
   return r;
 }
 CUresult cuIpcOpenMemHandle(CUdeviceptr* out, CUipcMemHandle handle, unsigned int flags) {
@@ -206,7 +227,10 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* out, CUipcMemHandle handle, unsigned in
 CUresult cuIpcCloseMemHandle(CUdeviceptr p) {
   BEGIN_UNSAFE(5000);
   NEED_CONTEXT();
-  NEED_ARG(Opened().erase(p) == 1);
+  const auto found = Opened().find(p);
+  NEED_ARG(found != Opened().end());
+  if (--found->second.count != 0) return CUDA_SUCCESS;
+  Opened().erase(found);
   Sim().CatchUp(call.lock);
   Sim().WaitContext(call.lock, nullptr, simgpu::FindAllocation(p)->card, "a device (cuIpcCloseMemHandle)");
   return simgpu::FreeNow(p);
@@ -216,7 +240,7 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent e) {
   BEGIN(1000);
   NEED_ARG(handle != nullptr);
   NEED(simgpu::ValidEvent(e), CUDA_ERROR_INVALID_HANDLE);
-  NEED_ARG((e->flags & CU_EVENT_INTERPROCESS) != 0 && (e->flags & CU_EVENT_DISABLE_TIMING) != 0);
+  NEED((e->flags & CU_EVENT_INTERPROCESS) != 0, CUDA_ERROR_INVALID_HANDLE);
   if (e->shared == nullptr) {
     e->shared_file = memfd_create("simgpu event", MFD_CLOEXEC);
     NEED(e->shared_file >= 0 && ftruncate(e->shared_file, sizeof(SimSharedEvent)) == 0 && MapEvent(e, e->shared_file),
@@ -288,7 +312,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* out, CUmemoryPool pool, CUmemPoolPt
   NEED_ARG(out != nullptr && data != nullptr && pool != nullptr && pool->magic == kPoolMagic && pool->is_imported);
   int file = -1;
   if (const CUresult r = OpenFile(*data, &file); r != CUDA_SUCCESS) return r;
-  const CUresult r = Import(file, context, MemoryKind::kPool, pool, out);
+  const CUresult r = Import(file, 0, context, MemoryKind::kPool, pool, out);
   close(file);
   return r;
 }

@@ -6,6 +6,7 @@
 
 namespace simgpu {
 
+bool IsOpenedMemory(CUdeviceptr p);  // by cuIpcOpenMemHandle
 // A file with the contents as they are now; -1: none can be made.
 int SaveContents(const ContentMap& content, uint64_t size, int card);
 bool LoadContents(int file, ContentMap* content, uint64_t* size, int* card);

@@ -14,12 +14,17 @@ using simgpu::Sim;
 
 namespace {
 
+// Node 0 alone is there.
+bool IsNoNode(const CUmemLocation& l) { return l.type == CU_MEM_LOCATION_TYPE_HOST_NUMA && l.id != 0; }
+
 CUresult Target(const CUmemLocation& l, int32_t* out) {
   switch (l.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
       return simgpu::CardOf(l.id, out) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-    case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+      NEED_ARG(!IsNoNode(l));
+      [[fallthrough]];
+    case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
       *out = simgpu::kHostCard;
       return CUDA_SUCCESS;
@@ -28,14 +33,10 @@ CUresult Target(const CUmemLocation& l, int32_t* out) {
   }
 }
 
+// A range stays in one allocation (H100, driver 580; of neighbours as well).
 bool ManagedRange(CUdeviceptr p, size_t n) {
-  if (n == 0) return false;
-  for (uint64_t at = p; at < p + n;) {
-    Allocation* a = simgpu::FindAllocation(at);
-    if (a == nullptr || a->kind != MemoryKind::kManaged) return false;
-    at = a->base + a->size;
-  }
-  return true;
+  const Allocation* a = simgpu::FindAllocation(p);
+  return n != 0 && a != nullptr && a->kind == MemoryKind::kManaged && n <= a->base + a->size - p;
 }
 
 // The calling thread does a prefetch on an idle stream itself. Behind unfinished work it is deferred, and the queue of
@@ -97,9 +98,10 @@ CUresult Prefetch(simgpu::Call& call, CUstream stream, OpKind kind, std::vector<
 
 CUresult PrefetchOne(simgpu::Call& call, CUstream stream, CUdeviceptr p, size_t n, const CUmemLocation& location,
                      unsigned flags) {
-  NEED_ARG(flags == 0 && ManagedRange(p, n));
+  NEED_ARG(flags == 0 && p != 0 && n != 0);
   int32_t target;
   if (const CUresult r = Target(location, &target); r != CUDA_SUCCESS) return r;
+  NEED_ARG(ManagedRange(p, n));
   return Prefetch(call, stream, OpKind::kPrefetch, {{p, n, target}}, false);
 }
 
@@ -119,7 +121,7 @@ CUresult PrefetchMany(simgpu::Call& call, CUstream stream, OpKind kind, const CU
     int32_t target = simgpu::kHostCard;
     if (locations != nullptr) {
       while (l + 1 < location_count && index[l + 1] <= i) ++l;
-      if (const CUresult r = Target(locations[l], &target); r != CUDA_SUCCESS) return r;
+      NEED_ARG(Target(locations[l], &target) == CUDA_SUCCESS);
     }
     ranges.push_back({ptrs[i], sizes[i], target});
   }
@@ -189,12 +191,14 @@ CUmemLocation Old(CUdevice device) {
   return l;
 }
 
-// Read-mostly advice has no location.
+// Read-mostly advice and the end of a preference need no location that exists, but a type that does.
 CUresult AdviseAt(simgpu::Call& call, CUdeviceptr p, size_t n, CUmem_advise advice, const CUmemLocation& location) {
+  NEED_ARG(location.type >= CU_MEM_LOCATION_TYPE_DEVICE && location.type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT);
+  const bool is_placeless = advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_READ_MOSTLY ||
+                            advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
+  if (is_placeless && IsNoNode(location)) return CUDA_SUCCESS;  // whatever the range is: H100, driver 580
   int32_t target = simgpu::kHostCard;
-  if (advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY) {
-    if (const CUresult r = Target(location, &target); r != CUDA_SUCCESS) return r;
-  }
+  NEED_ARG(Target(location, &target) == CUDA_SUCCESS || is_placeless);
   return Advise(call, p, n, advice, target);
 }
 

@@ -6,6 +6,7 @@
 #include "../core/misuse.h"
 #include "call.h"
 #include "driver_port.h"
+#include "ipc.h"
 
 using simgpu::Allocation;
 using simgpu::MemoryKind;
@@ -16,12 +17,19 @@ namespace simgpu {
 
 Allocation* FindAllocation(CUdeviceptr p) { return Sim().memory().Find(p); }
 
-bool IsPinned(uint64_t address) {
+bool FindPinned(uint64_t address, uint64_t* base, uint64_t* size) {
   auto& all = TheDriver().host_memory;
   auto it = all.upper_bound(address);
   if (it == all.begin()) return false;
   --it;
-  return address < it->first + it->second.first;
+  if (address - it->first >= it->second.first) return false;
+  *base = it->first;
+  *size = it->second.first;
+  return true;
+}
+bool IsPinned(uint64_t address) {
+  uint64_t base, size;
+  return FindPinned(address, &base, &size);
 }
 
 namespace {
@@ -111,6 +119,7 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
   if (p == 0) return CUDA_SUCCESS;
   Allocation* a = simgpu::FindAllocation(p);
   NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped && !a->is_freed);
+  NEED_ARG(!simgpu::IsOpenedMemory(p));  // another process' memory is closed, not freed.
   // The driver waits for all work that might use it; of a pool's memory it takes that for done (programming guide,
   // stream-ordered memory allocator).
   Sim().CatchUp(call.lock);
@@ -133,10 +142,16 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr p) {
   BEGIN(100);
   NEED_CONTEXT();
-  Allocation* a = simgpu::FindAllocation(p);
-  NEED(a != nullptr, CUDA_ERROR_NOT_FOUND);
-  if (base != nullptr) *base = a->base;
-  if (size != nullptr) *size = a->requested != 0 ? a->requested : a->size;
+  uint64_t begin = 0, length = 0;
+  if (const Allocation* a = simgpu::FindAllocation(p); a != nullptr) {
+    begin = a->base;
+    length = a->requested != 0 ? a->requested : a->size;
+  } else {
+    simgpu::FindPinned(p, &begin, &length);
+  }
+  NEED(p - begin < length, CUDA_ERROR_NOT_FOUND);
+  if (base != nullptr) *base = begin;
+  if (size != nullptr) *size = length;
   return CUDA_SUCCESS;
 }
 
@@ -227,14 +242,17 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
         break;
     }
   }
-  const bool host = a == nullptr && simgpu::IsPinned(p);
+  uint64_t host_base = 0, host_size = 0;
+  const bool host = a == nullptr && simgpu::FindPinned(p, &host_base, &host_size);
   NEED_ARG(a != nullptr || host);
   const bool managed = a != nullptr && a->kind == MemoryKind::kManaged;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      // Memory of a pool or a mapping belongs to no context.
-      NEED_ARG(a == nullptr || a->kind == MemoryKind::kUnmanaged || (managed && a->pool == nullptr));
-      *static_cast<CUcontext*>(data) = host ? simgpu::CurrentContext() : static_cast<CUcontext>(a->owner);
+      // Memory of a pool or a mapping belongs to no context: success, and none (H100, driver 580).
+      *static_cast<CUcontext*>(data) = host ? simgpu::CurrentContext()
+                                       : a->kind == MemoryKind::kUnmanaged || (managed && a->pool == nullptr)
+                                           ? static_cast<CUcontext>(a->owner)
+                                           : nullptr;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       *static_cast<unsigned*>(data) = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
@@ -243,11 +261,11 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       *static_cast<CUdeviceptr*>(data) = p;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      *static_cast<void**>(data) = host || managed ? reinterpret_cast<void*>(p) : nullptr;
       NEED_ARG(host || managed);
-      *static_cast<void**>(data) = reinterpret_cast<void*>(p);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-      *static_cast<unsigned long long*>(data) = host ? 0 : a->buffer_id;
+      *static_cast<unsigned long long*>(data) = host ? host_base : a->buffer_id;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       *static_cast<int*>(data) = managed;  // an H100's driver 580 writes four bytes for each yes or no
@@ -269,10 +287,10 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       *static_cast<unsigned long long*>(data) = 0;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      *static_cast<CUdeviceptr*>(data) = host ? p : a->base;
+      *static_cast<CUdeviceptr*>(data) = host ? host_base : a->base;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      *static_cast<size_t*>(data) = host ? 0 : (a->requested != 0 ? a->requested : a->size);
+      *static_cast<size_t*>(data) = host ? host_size : (a->requested != 0 ? a->requested : a->size);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPED:
       *static_cast<int*>(data) = 1;
@@ -284,13 +302,13 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       *static_cast<void**>(data) = a != nullptr ? simgpu::PoolOf(*a) : nullptr;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      *static_cast<size_t*>(data) = host ? 0 : a->size;
+      *static_cast<size_t*>(data) = host ? host_size : a->size;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      *static_cast<CUdeviceptr*>(data) = host ? p : a->base;
+      *static_cast<CUdeviceptr*>(data) = host ? host_base : a->base;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-      *static_cast<unsigned long long*>(data) = host ? 0 : a->buffer_id;
+      *static_cast<unsigned long long*>(data) = host ? host_base : a->buffer_id;
       return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_INVALID_VALUE;
@@ -320,6 +338,16 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
       case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
         *static_cast<int*>(data[i]) = 0;
+        break;
+      case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        // Of an address that the driver does not know, the address; H100, driver 580.
+        if (simgpu::FindAllocation(p) == nullptr)
+          *static_cast<CUdeviceptr*>(data[i]) = p;
+        else
+          *static_cast<CUdeviceptr*>(data[i]) = 0;
+        break;
+      case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         break;
       default:
         *static_cast<uint64_t*>(data[i]) = 0;

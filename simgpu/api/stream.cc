@@ -40,6 +40,7 @@ CUresult cuStreamDestroy(CUstream s) { return cuStreamDestroy_v2(s); }
 CUresult cuEventCreate(CUevent* out, unsigned int flags) {
   BEGIN(Sim().profile().call_host_ns);
   NEED_ARG(out != nullptr && flags <= 7);
+  NEED_ARG((flags & CU_EVENT_INTERPROCESS) == 0 || (flags & CU_EVENT_DISABLE_TIMING) != 0);
   NEED_OWNER();
   auto* e = new CUevent_st;
   e->context = context;
@@ -67,7 +68,9 @@ CUresult cuEventQuery(CUevent e) {
   Sim().CatchUp(call.lock);
   if (e->shared != nullptr) return simgpu::IsSharedDone(e) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   if (e->fence == nullptr) return CUDA_SUCCESS;
-  return e->fence->done && e->fence->time <= simgpu::ThisThread().now ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  return e->fence->done && e->fence->time <= std::max(simgpu::ThisThread().now, simgpu::LatestTime())
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent e) {
@@ -273,6 +276,7 @@ ENTRY(cuStreamAttachMemAsync, _ptsz, (CUstream s, CUdeviceptr p, size_t length, 
            (length == 0 || length == a->requested));
   NEED_ARG(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST || flags == CU_MEM_ATTACH_SINGLE);
   NEED_ARG(flags != CU_MEM_ATTACH_SINGLE || !stream->sim->legacy);
+  if (simgpu::Capturing(stream)) return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   return CUDA_SUCCESS;
 }
 

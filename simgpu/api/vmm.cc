@@ -59,6 +59,18 @@ bool simgpu::FindReservation(uint64_t address, uint64_t* base, uint64_t* size) {
   return true;
 }
 
+bool simgpu::IsAccessible(uint64_t address, uint64_t length) {
+  for (uint64_t at = address; at < address + length;) {
+    const Allocation* a = FindAllocation(at);
+    if (a == nullptr) return false;
+    if (a->kind != MemoryKind::kMapped) return true;
+    const auto right = Access().lower_bound({a->base, INT_MIN});
+    if (right == Access().end() || right->first.first != a->base) return false;
+    at = a->base + a->size;
+  }
+  return true;
+}
+
 const CUmemAllocationProp& simgpu::MappedProperties(const Allocation& a) {
   return static_cast<PhysicalHandle*>(a.owner)->props;
 }
@@ -100,8 +112,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmem
                      unsigned long long flags) {
   NEED_ARG(out != nullptr && prop != nullptr && size != 0 && size % simgpu::kBlockBytes == 0 && flags == 0);
   const bool host = prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
-  BEGIN_UNSAFE(host ? static_cast<int64_t>(size >> 20) * simgpu::TheProfile().vmm_create_host_ns_per_mib
-                    : simgpu::TheProfile().vmm_create_ns);
+  BEGIN(host ? static_cast<int64_t>(size >> 20) * simgpu::TheProfile().vmm_create_host_ns_per_mib
+             : simgpu::TheProfile().vmm_create_ns);
   NEED_ARG(prop->type == CU_MEM_ALLOCATION_TYPE_PINNED);
   int card = -1;
   if (!host) {
@@ -119,7 +131,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmem
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  BEGIN_UNSAFE(Sim().profile().vmm_map_ns / 4);
+  BEGIN(Sim().profile().vmm_map_ns / 4);
   auto* h = reinterpret_cast<PhysicalHandle*>(handle);
   NEED_ARG(Handles().count(h) != 0 && h->handles > 0);
   --h->handles;

@@ -212,7 +212,7 @@ TEST_CASE("devices are numbered as they are seen") {
     STEP(cuMemAdvise(m, 2 << 20, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, prop.location) == CUDA_SUCCESS);
     STEP(cuMemRangeGetAttribute(&ordinal, 4, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, m, 2 << 20) == CUDA_SUCCESS);
     STEP(ordinal == 0);
-    STEP(cuMemAdvise(m, 2 << 20, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, second) == CUDA_ERROR_INVALID_DEVICE);
+    STEP(cuMemAdvise(m, 2 << 20, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, second) == CUDA_ERROR_INVALID_VALUE);
     STEP(cuMemCreate(&handle, 2 << 20, &prop, 0) == CUDA_SUCCESS);
     prop.location.id = 1;
     STEP(cuMemCreate(&handle, 2 << 20, &prop, 0) == CUDA_ERROR_INVALID_DEVICE);

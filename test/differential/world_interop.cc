@@ -83,8 +83,7 @@ bool World::AskMarks(int pool, int thread) {
 }
 
 // Calls that reach past a block, or free what cannot be freed. The driver refuses each, and nothing changes. Prefetches
-// are not among them: managed blocks side by side are one range for the driver, so that the answer depends on
-// addresses.
+// are not among them: an older simulated driver took managed blocks side by side for one range. An H100 refuses them.
 bool World::Past(const Op& op, Random& random) {
   const int stream = StreamOf(op, random);
   if (stream < 0 || streams[stream].number < 3 || streams[stream].capture >= 0 || !Unsafe(op.thread)) return false;

@@ -43,7 +43,7 @@ std::optional<CUresult> AnswerMapped(CUpointer_attribute attribute, CUdeviceptr 
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return put(static_cast<unsigned long long>(mapping->id));
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return CUDA_ERROR_INVALID_VALUE;  // it belongs to none
+      return put(CUcontext{});  // it belongs to none: success, as an H100's driver 580 answers
     default:
       return std::nullopt;
   }
@@ -114,7 +114,7 @@ std::optional<CUresult> Answer(const TrackedAddress& tracked, CUpointer_attribut
       return put(static_cast<unsigned>(tracked.allocation.sync_memops));  // the driver's, of managed memory, is 1
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       if (!tracked.allocation.stream_ordered) return std::nullopt;
-      return CUDA_ERROR_INVALID_VALUE;  // it belongs to its pool; cuda.h, and kvikio relies on it
+      return put(CUcontext{});  // it belongs to its pool: success, as an H100's driver 580 answers
     // Of the block's, not the arena's mapping.
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       return put(static_cast<CUdeviceptr>(tracked.base));
