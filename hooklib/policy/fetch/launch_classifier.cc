@@ -8,41 +8,23 @@ namespace sluice::policy {
 
 namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-// A launch streams if it took no longer than the sum of three: a start, its resident bytes at half of a GPU's memory
-// rate, and its host-resident bytes in the time of their fetch and the eviction for it (22 and 70 ms a GiB). The whole
-// link would be 51, but other transfers take their share while the launch runs. Rates in bytes per ns, which is GB/s.
+// A launch's own time: a start, and its resident bytes at half of a GPU's memory rate, in bytes a ns.
 constexpr uint64_t kStartNs = 20000;
 constexpr uint64_t kGpuRate = 1500;
-constexpr uint64_t kHostRate = 12;
-// An oversize set is faulted in at 10 to 12 GB/s and evicted at 15, which is 6 to 7 together. To be worth the change
-// remote use must be faster. A graph of an H200 whose products re-read their weights took 151 ms with 6 here, and by
-// faults 136.
-constexpr uint64_t kFaultRate = 8;
-// A duplicate is fetched, dropped and advised again in 30 ms a GiB (read_mostly.cc). Less than that rate, since other
-// transfers slow both down.
-constexpr uint64_t kDuplicateRate = 18;
-// A fetch and its room take 92 ms a GiB. A launch is better left to faults if it takes no longer than half of that,
-// since faulted pages are evicted again.
-constexpr uint64_t kSparseRate = 20;
-// A launch that reads and writes its set once over the link reaches 42 and more. A slower one that still streams reads
-// parts of it repeatedly, and may touch no others.
-constexpr uint64_t kOnceRate = 40;
+// A launch that streams, but slower than one pass, reads parts of its set repeatedly, and may touch no others.
 constexpr uint8_t kMaxSlowTimes = 3;  // times in a row: one may have found the link busy
 // An oversize launch that streams faster than one pass over its set touches a part of it, once or many times over.
 // Faults may be far cheaper: 16 rows of 64 KiB that are read 256 times over take 4.8 ms remotely and 0.2 by faults. So
 // faults are tried once remote use has taken the probe's cost; each failure multiplies that by eight.
 constexpr uint8_t kProbeBackoffShift = 3, kMaxFaultProbes = 6, kMaxSlowProbes = 2;
-constexpr uint64_t kLinkRate = 51;
-constexpr uint64_t kMaxFaultRate = 12;  // 10 to 12 GB/s
 constexpr uint8_t kMinSparseTimes = 2, kMaxSparseScore = 4;
 constexpr uint8_t kMaxFailures = 4;
 constexpr uint8_t kSettledTimes = 4;
 constexpr uint32_t kDecidingLaunches = 4;  // launches of a new class that are all timed
 constexpr uint32_t kBacklogLaunches = 32;  // more than a training step has of most ids
 constexpr uint8_t kMaxWaitRounds = 10, kMaxAwaitedLaunches = 4;
-// The time to map a chunk, and the shares of an id's fault time that the first and the second remote part may cost.
-// Little: nearly all losers lose with the first part, and a gain is earned back in a few launches.
-constexpr uint64_t kMapNs = 100'000;
+// The shares of an id's fault time that the first and the second remote part may cost. Little: nearly all losers lose
+// with the first part, and a gain is earned back in a few launches.
 constexpr uint64_t kFirstPartShare = 16, kSecondPartShare = 8;
 // The parts that are probed, one after the other. The first finds launches that re-read the rows they touch: 16 rows
 // read 256 times over take 0.2 ms by faults, 5 in host memory, and 0.3 with a 64th of the table there. The second finds
@@ -205,7 +187,7 @@ bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint6
     record.faults_ns = ns;
   }
   if (!probe.by_faults && probe.host_bytes >= 4 * kMiB) {
-    const bool sparse = ns < kStartNs + probe.host_bytes / kLinkRate / 4;
+    const bool sparse = ns < kStartNs + margins::kSparse.Of(link_->Ns(LinkStep::kRemoteRead, probe.host_bytes));
     if (sparse && record.sparse_score < kMaxSparseScore) ++record.sparse_score;
     if (!sparse && record.sparse_score) --record.sparse_score;
     record.sparse = record.sparse_score >= kMinSparseTimes || (record.sparse && record.sparse_score);
@@ -216,24 +198,22 @@ bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint6
   if (is_shared || (probe.by_faults && probe.stride)) return false;
   // Launches that were timed before faults were probed add nothing.
   if (record.access_class == AccessClass::kUnknownFaulting && record.remote_rate && !probe.by_faults) return false;
-  const uint64_t rate = probe.by_faults    ? kSparseRate
-                        : probe.duplicates ? kDuplicateRate
-                        : probe.oversize   ? kFaultRate
-                                           : kHostRate;
   const uint64_t own = kStartNs + probe.resident_bytes / kGpuRate;
   const uint64_t spent = ns - std::min(ns, own);
-  if (probe.exploratory && !probe.by_faults && spent > probe.host_bytes / rate) {
+  const uint64_t most = MostNs(probe, spent);
+  if (probe.exploratory && !probe.by_faults && spent > most) {
     ++stats_.slow_probes;
-    stats_.lost_ns += spent - probe.host_bytes / rate;
+    stats_.lost_ns += spent - most;
   }
   // Faulted pages are evicted again, so faults count twice against host memory. With few chunks it is mostly chance
   // which part is touched.
   const bool part = record.access_class == AccessClass::kFaulting && probe.host_bytes < record.remote_rate_bytes / 2;
   if (part && probe.by_faults && record.remote_rate) return false;
   const bool costs_more = probe.by_faults && record.remote_rate && 2 * spent > probe.host_bytes / record.remote_rate;
-  if (spent <= probe.host_bytes / rate && !costs_more) {
+  if (spent <= most && !costs_more) {
     if (record.access_class == AccessClass::kStreaming && !probe.duplicates && probe.host_bytes >= 32 * kMiB) {
-      record.slow = !probe.oversize && spent > probe.host_bytes / kOnceRate ? record.slow + 1 : 0;
+      const uint64_t once = margins::kOnePass.Of(link_->Ns(LinkStep::kRemotePass, probe.host_bytes));
+      record.slow = !probe.oversize && spent > once ? record.slow + 1 : 0;
       // A set that fits keeps its chunks in host memory or on the GPU, and a probe would move them.
       const bool is_fault_probe_due = probe.oversize && NoteRemote(&record, probe.host_bytes, spent);
       if ((record.slow >= kMaxSlowTimes && record.failures[1] < kMaxSlowProbes) || is_fault_probe_due) {
@@ -270,17 +250,32 @@ bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint6
   return false;
 }
 
+// The time beyond its own that a timed launch may take in its host-resident bytes, so that it is right to leave them
+// there: the price of the alternative.
+uint64_t LaunchClassifier::MostNs(const LaunchProbe& probe, uint64_t spent) const {
+  const uint64_t bytes = probe.host_bytes;
+  const auto cost = [&](Residence residence) { return link_->Cost(residence, bytes, bytes); };
+  // The pages that faults brought in this time are written back again.
+  if (probe.by_faults) {
+    const uint64_t swapped = cost(Residence::kSwapped);
+    return swapped - std::min(swapped, link_->Ns(LinkStep::kWriteBack, link_->Bytes(LinkStep::kFault, spent)));
+  }
+  if (probe.duplicates) return link_->OnBusyLink(cost(Residence::kDuplicated));
+  if (probe.oversize) return cost(Residence::kFaulted);
+  return link_->OnBusyLink(cost(Residence::kSwapped));
+}
+
 // Adds the remote time of the launches since the last timed one. True where it justifies a probe of faults: the probe
 // unmaps the set, and at worst faults bring all that the launch can have read in its time, and maps the set again.
-bool LaunchClassifier::NoteRemote(Record* record, uint64_t bytes, uint64_t ns) {
+bool LaunchClassifier::NoteRemote(Record* record, uint64_t bytes, uint64_t ns) const {
   // One launch may have waited for others, or for mapping: two in a row must have taken so long.
   const uint64_t spent = std::min(ns, std::exchange(record->newest_remote_ns, ns));
   if (record->launches < record->counted) record->counted = 0;
   record->remote_ns += (record->launches - record->counted) * spent;
   record->counted = record->launches;
-  if (!spent || spent > bytes / kLinkRate || record->failures[1] >= kMaxFaultProbes) return false;
-  const uint64_t fault_ns = 2 * spent * kLinkRate / kMaxFaultRate;
-  const uint64_t cost = 2 * bytes / kChunkBytes * kMapNs + kDecidingLaunches * fault_ns;
+  if (!spent || spent > link_->Ns(LinkStep::kRemoteRead, bytes) || record->failures[1] >= kMaxFaultProbes) return false;
+  const uint64_t fault_ns = 2 * link_->Ns(LinkStep::kFault, link_->Bytes(LinkStep::kRemoteRead, spent));
+  const uint64_t cost = 2 * link_->MapNs(bytes) + kDecidingLaunches * fault_ns;
   if (record->remote_ns < cost << (kProbeBackoffShift * record->failures[1])) return false;
   record->remote_ns = 0;
   return true;
@@ -290,7 +285,7 @@ RemoteShare LaunchClassifier::ShareOf(uint64_t id, uint64_t bytes) {
   Record& record = FindOrAdd(id, true);
   ++record.uncounted;
   // The first part is likely to be unmapped again. Each failure widens the distance to the next step.
-  const uint64_t map_all_ns = bytes / kChunkBytes * kMapNs, shift = uint64_t{3} * record.failed_steps;
+  const uint64_t map_all_ns = link_->MapNs(bytes), shift = uint64_t{3} * record.failed_steps;
   const uint64_t first = kFirstPartShare * (kStepNs + 2 * map_all_ns / kFirstStride);
   const uint64_t second = kSecondPartShare * (kStepNs + map_all_ns / kSecondStride - map_all_ns / kFirstStride);
   if (record.step == Record::Step::kNone && record.confirmed &&
@@ -299,11 +294,11 @@ RemoteShare LaunchClassifier::ShareOf(uint64_t id, uint64_t bytes) {
     if (!record.stride) record.step = Record::Step::kBefore;
   }
   const uint64_t may = record.spent_ns / (record.stride == kSecondStride ? kSecondPartShare : kFirstPartShare);
-  return {record.stride, may > record.map_ns ? (may - record.map_ns) / kMapNs * kChunkBytes : 0};
+  return {record.stride, may > record.map_ns ? (may - record.map_ns) / link_->map_chunk_ns() * kChunkBytes : 0};
 }
 
 void LaunchClassifier::NoteMapped(uint64_t id, uint64_t bytes) {
-  FindOrAdd(id, true).map_ns += bytes / kChunkBytes * kMapNs;
+  FindOrAdd(id, true).map_ns += link_->MapNs(bytes);
 }
 
 // Compares the mean time of a few launches with each part with that of the part before. True where this decides about
@@ -362,7 +357,8 @@ uint64_t LaunchClassifier::MaxFaultBytes(uint64_t id) const {
   const Record* const record = Find(id, true);
   if (!record || !record->faults_ns) return UINT64_MAX;
   // The newest may have found pages that other faults had brought.
-  return std::max(record->faults_ns, record->previous_faults_ns) * kMaxFaultRate;
+  const uint64_t ns = std::max(record->faults_ns, record->previous_faults_ns);
+  return link_->Bytes(LinkStep::kFault, margins::kFaultSpread.Of(ns));
 }
 
 uint64_t LaunchClassifier::ProbeBytes(AccessClass access_class, uint64_t resident) {

@@ -4,11 +4,11 @@
 //
 // A streaming kernel (an optimizer's update, a decoder's small-batch GEMM) passes over host memory at the link's rate,
 // without faults and without moving a page. On an H200 that takes 24 ms a GiB read and written, where a fetch takes 22
-// and the eviction for its room 70. A kernel that re-reads its operands is slow there: a GEMM of 16,384 rows over 128
+// and the eviction for its room 30 (cost/link_model.h). A kernel that re-reads its operands is slow there: a GEMM of 16,384 rows over 128
 // MiB of weights takes 232 ms instead of 2.5. Nothing in a launch tells one from the other. So it is measured for each
 // execution id, first on a few chunks, later now and then.
 //
-// A kernel that looks up rows of a table names all of it. A fetch costs 92 ms a GiB, room included, and faults bring
+// A kernel that looks up rows of a table names all of it. A fetch costs 52 ms a GiB, room included, and faults bring
 // only the touched pages. That is measured in the same way, where the launch does not stream: chunks that a probe
 // leaves to faults take their time if they are touched.
 //
@@ -24,6 +24,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "hooklib/policy/cost/link_model.h"
 #include "hooklib/policy/memory_names.h"
 
 namespace sluice::policy {
@@ -61,6 +62,8 @@ class LaunchClassifier {
     kFaulting,         // touches little of its set: left to faults
     kFetch,            // re-reads its set, or its probe's time is awaited: fetched
   };
+
+  explicit LaunchClassifier(const LinkModel* link) : link_(link) {}
 
   // The class of an execution id at launch number `now`. `oversize` as in LaunchProbe; such launches have a class of
   // their own. `duplicates`: its missing chunks would be evicted again without a copy, which is always better than
@@ -158,11 +161,13 @@ class LaunchClassifier {
   };
   CacheSlot* SlotOf(uint64_t key) const { return &cache_[key >> 1 & (std::size(cache_) - 1)]; }
   Record* Find(uint64_t id, bool oversize) const;
-  static bool NoteRemote(Record* record, uint64_t bytes, uint64_t ns);
+  bool NoteRemote(Record* record, uint64_t bytes, uint64_t ns) const;
+  uint64_t MostNs(const LaunchProbe& probe, uint64_t spent) const;
   bool AddSample(Record* record, uint32_t stride, uint64_t ns);
   static void BeginStep(Record* record, uint32_t stride, uint64_t before_ns);
   Record& FindOrAdd(uint64_t id, bool oversize);
   void EndWait(Record* record);
+  const LinkModel* link_;
   std::unordered_map<uint64_t, Record> records_;
   mutable CacheSlot cache_[256];
   uint32_t backlogged_records_ = 0;  // records with a backlog

@@ -1,8 +1,8 @@
 // Residency, remote access: the chunks that a launch uses in host memory, or leaves to demand faults, instead of a
 // fetch.
 //
-// Mapping a chunk in host memory takes 0.1 ms and waits for the evictions in flight. It also makes each later eviction
-// of the chunk cost more (100 ms a GiB instead of 70). So it pays only for a chunk that is used remotely for longer
+// Mapping a chunk in host memory takes 0.1 ms and waits for the evictions in flight. By the driver's call it also makes
+// each later eviction of the chunk cost more (100 ms a GiB instead of 70). So it pays only for a chunk that is used remotely for longer
 // than it would have stayed resident. Chunks that other launches soon require resident, or that are allocated and freed
 // within an iteration (activations), are fetched. On an H200 a convolution net's step took 243 ms and more where such
 // chunks were mapped too, and 202 where none was.
@@ -76,32 +76,33 @@ void Residency::NoteEvicted(Chunk* chunk) {
 }
 
 // Whether remote use costs less than swapping: the chunk is mapped remotely, or was evicted in each iteration and is
-// used so little that it had better stay in host memory. A write-back and a fetch by the driver's calls take 92 ms a
-// GiB, each remote pass 24. A convolution net's parameters and momenta are evicted in the forward pass, since they are
-// needed last, and are used two or three times in an iteration, which may count one use more. Where several threads
-// evict (hooklib/engine/execute/eviction_threads.h) swapping takes 50 ms beside everything else, and is the faster way.
+// used so little that it had better stay in host memory. A convolution net's parameters and momenta are evicted in the
+// forward pass, since they are needed last, and are used two or three times in an iteration, which may count one use
+// more. By the driver's calls that is cheaper remote.
 bool Residency::CheaperRemote(const Chunk& chunk) const {
-  constexpr uint64_t kMaxLinkBytes = kChunkBytes * 29 / 10;
   if (chunk.mapped_remote) return true;
-  if (!slow_write_back_) return false;
+  // Write-backs by threads run beside all else. Chunks of one pass that stayed remote took the transformer's step at a
+  // third of its live bytes from 314 to 343 ms.
+  if (!link_.slow_write_back()) return false;
   if (!chunk.evicted_repeatedly || chunk.evicted_iteration + 2 < iterations_.number()) return false;
-  if (chunk.link_iteration == iterations_.number()) return chunk.previous_link_bytes <= kMaxLinkBytes;
-  return chunk.link_iteration + 1 < iterations_.number() || chunk.link_bytes <= kMaxLinkBytes;
+  const bool is_used_now = chunk.link_iteration == iterations_.number();
+  if (!is_used_now && chunk.link_iteration + 1 < iterations_.number()) return true;
+  const uint64_t used = is_used_now ? chunk.previous_link_bytes : chunk.link_bytes;
+  return link_.IsCheaper(Residence::kRemote, Residence::kSwapped, kChunkBytes, used);
 }
 
-// Whether, with fast write-back, an iteration passes over the chunk so often that swapping costs less than remote use:
-// three remote passes take 70 ms a GiB, swapping 50 beside everything else. An optimizer's second moments are such
-// chunks, its first moments are not.
+// Whether an iteration passes over the chunk so often that swapping costs less than remote use. Where several threads
+// evict, an optimizer's second moments are such chunks, its first moments are not.
 bool Residency::CheaperSwapped(const Chunk& chunk) const {
-  constexpr uint64_t kMinLinkBytes = kChunkBytes * 29 / 10;
   // Not before its next use can be predicted.
-  if (prefetch_ != Prefetch::kPredict || slow_write_back_ || chunk.live_since + iterations_.length() * 15 / 8 > now_ ||
+  if (prefetch_ != Prefetch::kPredict || chunk.live_since + iterations_.length() * 15 / 8 > now_ ||
       chunk.remote_until > now_) {
     return false;
   }
-  if (chunk.link_iteration == iterations_.number())
-    return std::max(chunk.previous_link_bytes, chunk.link_bytes) >= kMinLinkBytes;
-  return chunk.link_iteration + 1 == iterations_.number() && chunk.link_bytes >= kMinLinkBytes;
+  const bool is_used_now = chunk.link_iteration == iterations_.number();
+  if (!is_used_now && chunk.link_iteration + 1 != iterations_.number()) return false;
+  const uint64_t used = is_used_now ? std::max(chunk.previous_link_bytes, chunk.link_bytes) : chunk.link_bytes;
+  return link_.IsCheaper(Residence::kSwapped, Residence::kRemote, kChunkBytes, used);
 }
 
 // The chunk is fetched for a launch that requires it resident. The mapping would only make its next eviction cost more,
@@ -190,9 +191,8 @@ void Residency::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
   RemoteShare share;
   if (access_class == AccessClass::kFaulting && oversize) share = classifier_.ShareOf(id, need);
   uint64_t mapped_bytes = 0, remote_bytes = 0;
-  // More uses in an iteration cost more over the link than a fetch and an eviction: 24 ms a GiB each time, where those
-  // take 92. But a launch over a list of tensors names each of them whole and passes over a part (PyTorch's
-  // optimizers).
+  // More uses in an iteration cost more over the link than a fetch and an eviction. But a launch over a list of tensors
+  // names each of them whole and passes over a part (PyTorch's optimizers).
   constexpr uint16_t kMaxUses = 20;
   uint64_t used_bytes = 0;  // bytes that it names of the chunks that stay
   std::erase_if(missing_, [&](Chunk* chunk) {
