@@ -9,7 +9,6 @@ constexpr Nanos kMs = 1'000'000;
 constexpr Nanos kLeaseExtra = 100 * kMs;
 constexpr Nanos kMaxLeaseSlack = 1000 * kMs;  // of a lease beyond two quanta
 constexpr Nanos kIdleTimeout = 1000 * kMs;    // a client without a sign of work for so long has none
-constexpr Nanos kSlicesPerWindow = 400;
 // Shares and limits are judged over a tenth of the window: a limit of a half would else run 5 s and wait 5 s.
 constexpr Nanos kPeriodsPerWindow = 10;
 constexpr Nanos kMinQuantumSwitches = 40;  // under pressure: a switch costs at most a fortieth of a quantum
@@ -17,42 +16,12 @@ constexpr Nanos kMinQuantumSwitches = 40;  // under pressure: a switch costs at 
 // eighth would do 4 % more work and double the waiting time of the clients that are not resident.
 constexpr Nanos kMinResidentSwitches = 4;
 constexpr Nanos kMinSliceSwitches = 8;  // a time slice has paid for its switch when it lasted so many times as long
-constexpr uint32_t kWhole = 1000000;    // millionths
-
-Nanos ShareOf(Nanos time, uint32_t millionths) {
-  return time / kWhole * millionths + time % kWhole * millionths / kWhole;
-}
 
 }  // namespace
 
-void UsageWindow::Charge(Nanos used, Nanos now, Nanos window, Nanos keep) {
-  if (used == 0) return;
-  // The time was spent before now, not at once: it is spread over the slices that it covers.
-  const Nanos slice = std::max<Nanos>(window / kSlicesPerWindow, 1);
-  Nanos begin = now > used ? now - used : 0;
-  while (used > 0) {
-    const Nanos start = begin / slice * slice;
-    const Nanos part = std::min(used, start + slice - begin);
-    auto it = std::ranges::find_if(slices_, [&](const Slice& s) { return s.begin >= start; });
-    if (it == slices_.end() || it->begin != start) it = slices_.insert(it, Slice{start, 0});
-    it->used += part;
-    used -= part;
-    begin += part;
-  }
-  while (!slices_.empty() && slices_.front().begin + slice + keep < now) slices_.pop_front();
-}
-
-Nanos UsageWindow::Used(Nanos now, Nanos window) const {
-  const Nanos from = now > window ? now - window : 0;
-  Nanos sum = 0;
-  for (const Slice& s : slices_) {
-    if (s.begin >= from) sum += s.used;
-  }
-  return sum;
-}
-
 void Arbiter::SetClient(ClientId client, uint32_t request, uint32_t limit) {
   Client& c = clients_[client];
+  if (c.request != request) enforcement_.Forget(client);
   c.request = request;
   c.limit = std::max<uint32_t>(limit, 1);
   c.opportunistic = c.held = false;
@@ -91,6 +60,7 @@ void Arbiter::RemoveClient(ClientId client) {
   std::erase_if(overruns_, [client](const auto& o) { return o.second.client == client; });
   if (current_ == client) current_ = 0;
   clients_.erase(client);
+  enforcement_.Forget(client);
 }
 
 void Arbiter::Charge(Client& c, Nanos used, Nanos now) const {
@@ -157,11 +127,12 @@ void Arbiter::Release(HolderId holder, uint64_t id, Nanos used, Nanos burst, Nan
   EndGrant(now, std::min(used, now - grant_->since));
 }
 
-void Arbiter::Observe(ClientId client, Nanos used, bool has_work, Nanos now) {
+void Arbiter::Observe(ClientId client, Nanos used, uint64_t launches, bool has_work, Nanos now) {
   const auto it = clients_.find(client);
   if (it == clients_.end()) return;
   if (has_work) it->second.worked = now;
-  if (!grant_ || grant_->client != client) Charge(it->second, used, now);
+  const Nanos spent = enforcement_.Spent(client, used, launches, policy_.window, now);
+  if (!grant_ || grant_->client != client) Charge(it->second, spent, now);
 }
 
 Nanos Arbiter::TimeBelowLimit(const Client& c, Nanos now) const {
@@ -277,37 +248,29 @@ std::optional<Nanos> Arbiter::NextWake(Nanos now) const {
   if (grant_) return std::min(grant_->until, EarliestEnd(now).value_or(grant_->until));
   // A client waits at its limit: the passing of time lets it run again.
   for (const auto& [id, c] : clients_) {
-    if (!c.waiting.empty()) return now + std::max<Nanos>(policy_.window / kSlicesPerWindow / kPeriodsPerWindow, kMs);
+    if (!c.waiting.empty())
+      return now + std::max<Nanos>(policy_.window / UsageWindow::kSlicesPerWindow / kPeriodsPerWindow, kMs);
   }
-  return std::nullopt;
+  return enforcement_.NextUpdate(now);
 }
 
 bool Arbiter::Demanded(Nanos now) {
-  size_t working = 0;
-  bool limited = false, starving = false, opportunistic = false;
-  Nanos busy = 0;
-  const Nanos recent = policy_.window / kPeriodsPerWindow;
+  std::vector<Enforcement::Worker> workers;
+  bool limited = false, opportunistic = false;
   for (const auto& [id, c] : clients_) {
     if (!HasWork(id, c, now)) continue;
     if (c.opportunistic) {
       opportunistic |= !c.held;
       continue;
     }
-    const bool held = grant_ && grant_->client == id;
-    ++working;
     limited |= c.limit < kWhole;
-    const Nanos used = c.usage.Used(now, policy_.window);
-    starving |= used < ShareOf(policy_.window, c.request) / 100 * 95;
-    busy += c.usage.Used(now, recent) + (held ? std::min(now - grant_->since, recent) : 0);  // charged at its end
+    workers.push_back({id, c.request, &c.usage, grant_ && grant_->client == id ? now - grant_->since : 0});
   }
-  // A client below its request needs no token while the GPU has time to spare. Once tokens have given all clients their
-  // shares, they go on as long as the GPU is busy: without them the shares would be lost again.
-  enforced_ = working >= 2 && (starving || enforced_) && busy >= recent / 10 * (enforced_ ? 5 : 8);
   // While an opportunistic client works, the others' first launches must be seen at once, so that it yields.
-  if (limited || opportunistic) return true;
   // Under pressure the token also decides whose memory is resident: a client that works needs it, even if alone.
-  if (pressure_) return working > 0;
-  return enforced_;
+  const bool tokens = limited || opportunistic || (pressure_ && !workers.empty());
+  const bool enforced = enforcement_.Update(workers, tokens, policy_.window, now);
+  return tokens || enforced;
 }
 
 double Arbiter::Share(ClientId client, Nanos now) const {

@@ -17,23 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "agent/enforcement.h"
+#include "agent/usage_window.h"
+
 namespace sluice::agent {
-
-using Nanos = uint64_t;
-
-// Time used within a sliding window.
-class UsageWindow {
- public:
-  // Kept for `keep`, in slices of a four-hundredth of `window`.
-  void Charge(Nanos used, Nanos now, Nanos window, Nanos keep);
-  Nanos Used(Nanos now, Nanos window) const;  // any window up to `keep`
-
- private:
-  struct Slice {
-    Nanos begin, used;
-  };
-  std::deque<Slice> slices_;
-};
 
 class Arbiter {
  public:
@@ -72,8 +59,8 @@ class Arbiter {
   void Release(HolderId holder, uint64_t id, Nanos used, Nanos burst, Nanos now);
   // The holder does not answer (it is stopped, or gets no CPU time): its lease ends now.
   void Expire(Nanos now);
-  // Kernel time that was spent without a token.
-  void Observe(ClientId client, Nanos used, bool has_work, Nanos now);
+  // Kernel time that was spent without a token, and launches with or without one.
+  void Observe(ClientId client, Nanos used, uint64_t launches, bool has_work, Nanos now);
   // Pressure: the working sets of the clients with work exceed the GPU's memory together, and a switch between them
   // costs so much.
   void SetPressure(bool exceeded, Nanos switch_cost) { pressure_ = exceeded, switch_cost_ = switch_cost; }
@@ -141,7 +128,7 @@ class Arbiter {
   };
   std::map<HolderId, Overrun> overruns_;
   ClientId current_ = 0;
-  bool enforced_ = false;  // clients have their shares because of tokens
+  Enforcement enforcement_;
   bool pressure_ = false;
   Nanos switch_cost_ = 0;
   std::vector<ClientId> resident_;

@@ -167,6 +167,8 @@ std::vector<MetricFamily> Collect(const NodeStatus& status, const std::string& n
               D(c.overdue));
     out.Gauge("sluice_gpu_used_bytes", "Used memory by NVML.", labels, D(c.used));
     out.Gauge("sluice_gpu_tokens_demanded", "1 while launches need a compute token.", labels, c.tokens ? 1 : 0);
+    out.Counter("sluice_gpu_tokens_demanded_seconds_total", "Time in which launches needed a compute token.", labels,
+                D(c.tokens_ns) / 1e9);
   }
   out.Gauge("sluice_agent_info", "1, with the agent's version.", {{"version", SLUICE_VERSION}, {"node", node}}, 1);
   out.Histogram("sluice_agent_attach_seconds",

@@ -189,8 +189,9 @@ class Node {
     Ledger ledger;
     Bytes used = 0;
     Arbiter arbiter;
-    Bytes contexts = 0;   // of processes, as measured: not available to containers
-    bool tokens = false;  // launches need tokens, and all processes know
+    Bytes contexts = 0;                           // of processes, as measured: not available to containers
+    bool tokens = false;                          // launches need tokens, and all processes know
+    uint64_t tokens_since_ns = 0, tokens_ns = 0;  // the last time that they began; the time of all earlier ones
     // While working sets exceed the GPU's memory, memory follows the token.
     GroupId favored = 0;  // the group that gets its whole working set; 0: none
     // The groups whose working sets are resident together, ordered by their last time slices.

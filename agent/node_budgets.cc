@@ -70,8 +70,9 @@ void Node::ReadPage(Session& s, Reading& reading, uint64_t now_ns) {
     // charge.
     const uint64_t spent = c.kernel_ns > s.kernel_ns[i] && s.kernel_ns[i] > 0 ? c.kernel_ns - s.kernel_ns[i] : 0;
     card.arbiter.Observe(a.group,
-                         NeedsTokens(a, card) && s.uses_tokens ? 0 : std::min(spent, now_ns - s.kernel_since[i]), works,
-                         now_ns);
+                         NeedsTokens(a, card) && s.uses_tokens ? 0 : std::min(spent, now_ns - s.kernel_since[i]),
+                         c.launches - std::min(c.launches, s.launches[i]), works, now_ns);
+    s.launches[i] = c.launches;
     NoteUse(s, i, c, now_ns);
     CountLink(s, i, c);
     if (c.kernel_ns != s.kernel_ns[i]) s.kernel_since[i] = now_ns;

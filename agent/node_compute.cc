@@ -89,6 +89,11 @@ void Node::UpdateDemand(uint64_t now_ns) {
     const bool tokens = card->arbiter.Demanded(now_ns);
     if (tokens == card->tokens) continue;
     card->tokens = tokens;
+    if (tokens) {
+      card->tokens_since_ns = now_ns;
+    } else {
+      card->tokens_ns += now_ns - card->tokens_since_ns;
+    }
     FollowToken(*card, now_ns);
     AddEvent("", tokens ? "tokens demanded" : "tokens not demanded", "GPU " + uuid);
     for (auto& [id, s] : sessions_) {

@@ -73,6 +73,7 @@ struct Node::Session {
   std::vector<Sent> sent;
   std::vector<uint64_t> kernel_ns;     // as last read
   std::vector<uint64_t> kernel_since;  // when it last changed
+  std::vector<uint64_t> launches;      // as last read
   std::vector<Demand> demand;
   std::vector<uint64_t> overdue_since_ns;  // 0: nothing is overdue
   struct Link {                            // of the GPU to the host

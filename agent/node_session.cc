@@ -161,6 +161,7 @@ void Node::Admit(Session& s, uint64_t now_ns) {
   s.overdue_since_ns.resize(a.spec.gpus.size());
   s.sent.resize(a.spec.gpus.size());
   s.kernel_ns.resize(a.spec.gpus.size());
+  s.launches.resize(a.spec.gpus.size());
   s.kernel_since.assign(a.spec.gpus.size(), now_ns);
   s.uncounted.resize(a.spec.gpus.size());
   s.deducted.resize(a.spec.gpus.size());
@@ -185,6 +186,7 @@ void Node::Admit(Session& s, uint64_t now_ns) {
       const Bytes may_hold = IsParkedByPage(s) ? Sum(c.resident_bytes, c.unmanaged_bytes) : c.budget_bytes;
       ledger.Restore(Member(s.id, i), std::min(may_hold, limit));
       s.demand[i].Observe(c.live_bytes, c.unmanaged_bytes, c.launches, now_ns);
+      s.launches[i] = c.launches;
       host_.Restore(Member(s.id, i), std::min(c.host_bytes, host_.capacity()));
     }
   }

@@ -124,6 +124,7 @@ std::vector<CardStatus> Node::Cards() const {
     card.used = c->used;
     card.numa = c->card.numa;
     card.tokens = c->tokens;
+    card.tokens_ns = c->tokens_ns + (c->tokens ? now_ns_ - std::min(now_ns_, c->tokens_since_ns) : 0);
     card.free_units = FreeUnits(uuid);
     out.push_back(std::move(card));
   }

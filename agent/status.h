@@ -19,7 +19,8 @@ struct CardStatus {
   uint64_t memory = 0, reserve = 0, guaranteed = 0, lent = 0, overdue = 0, used = 0;
   int numa = -1;
   uint32_t free_units = 100;
-  bool tokens = false;  // launches need them now
+  bool tokens = false;     // launches need them now
+  uint64_t tokens_ns = 0;  // the time in which they needed them
 };
 
 struct ShareStatus {

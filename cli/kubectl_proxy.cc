@@ -51,7 +51,7 @@ void RestoreSignals() {
   if (getppid() != parent) _exit(127);
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(out, STDOUT_FILENO);
-  dup2(null, STDERR_FILENO);
+  if (null >= 0) dup2(null, STDERR_FILENO);
   execvp(argv[0], argv);
   _exit(127);
 }
@@ -94,8 +94,8 @@ std::unique_ptr<KubectlProxy> KubectlProxy::Start(const Kubectl& kubectl) {
     int out[2];
     if (pipe2(out, O_CLOEXEC) != 0) return nullptr;
     made->out_ = out[0];
-    std::strcpy(g_folder, made->folder_.c_str());
-    std::strcpy(g_socket, made->socket_.c_str());
+    g_folder[made->folder_.copy(g_folder, sizeof g_folder - 1)] = 0;
+    g_socket[made->socket_.copy(g_socket, sizeof g_socket - 1)] = 0;
     CatchSignals();
     const pid_t parent_pid = getpid();
     made->pid_ = _Fork();

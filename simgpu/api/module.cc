@@ -33,13 +33,23 @@ CUresult Parse(const void* data, std::shared_ptr<SimImage>* image) {
   return CUDA_ERROR_INVALID_IMAGE;
 }
 
+void FreeGlobals(CUmodule m) {
+  for (auto& [name, a] : m->globals) {
+    if (simgpu::FindAllocation(a->base) == a) simgpu::FreeNow(a->base);
+  }
+  m->globals.clear();
+}
+
 CUresult NewModule(CUcontext context, std::shared_ptr<SimImage> image, CUmodule* out) {
-  auto* m = new CUmod_st;
+  auto m = std::make_unique<CUmod_st>();
   m->context = context;
   m->image = std::move(image);
   for (const auto& [name, bytes] : m->image->globals) {
     const uint64_t size = (bytes + 511) / 512 * 512;
-    NEED(Sim().TakeUnmanaged(context->card, size), CUDA_ERROR_OUT_OF_MEMORY);
+    if (!Sim().TakeUnmanaged(context->card, size)) {
+      FreeGlobals(m.get());
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     const uint64_t address = Sim().memory().Reserve(size, 512);
     simgpu::Allocation* a = Sim().memory().Add(address, size, simgpu::MemoryKind::kUnmanaged, context->card);
     a->requested = bytes;
@@ -47,7 +57,7 @@ CUresult NewModule(CUcontext context, std::shared_ptr<SimImage> image, CUmodule*
     context->memory[address] = a;
     m->globals[name] = a;
   }
-  *out = m;
+  *out = m.release();
   return CUDA_SUCCESS;
 }
 
@@ -143,10 +153,7 @@ CUresult cuModuleUnload(CUmodule m) {
   BEGIN(20000);
   NEED(m != nullptr && m->magic == kModuleMagic, CUDA_ERROR_INVALID_HANDLE);
   simgpu::WaitFor(call, m->context, "a context (cuModuleUnload)");
-  for (auto& [name, a] : m->globals) {
-    if (simgpu::FindAllocation(a->base) == a) simgpu::FreeNow(a->base);
-  }
-  m->globals.clear();
+  FreeGlobals(m);
   m->magic = kDead;  // the object is kept, since graph nodes may refer to its functions
   return CUDA_SUCCESS;
 }

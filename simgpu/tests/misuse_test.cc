@@ -17,6 +17,7 @@ Ended Run(const std::string& scenario, const std::string& variables = "") {
   const std::string command = variables + " SIMGPU_DEADLOCK_MS=200 " SCENARIOS " " + scenario + " 2>&1";
   FILE* pipe = popen(command.c_str(), "r");  // NOLINT(bugprone-command-processor): the test's own program
   Ended e{-1, ""};
+  if (pipe == nullptr) return e;
   char buffer[512];
   while (std::fgets(buffer, sizeof buffer, pipe) != nullptr) e.output += buffer;
   e.status = pclose(pipe);

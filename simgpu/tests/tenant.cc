@@ -18,7 +18,8 @@ using namespace simgpu_test;  // NOLINT(google-build-using-namespace)
 
 // Until the test creates the file, or two minutes.
 void SleepUntilWoken() {
-  const std::string sign = std::string(std::getenv("SIMGPU_STATE")) + ".wake";
+  const char* const state = std::getenv("SIMGPU_STATE");
+  const std::string sign = std::string(state != nullptr ? state : "") + ".wake";
   for (int i = 0; i < 12'000 && access(sign.c_str(), F_OK) != 0; ++i) usleep(10'000);
 }
 

@@ -1,6 +1,7 @@
 // Virtual time and residency: the simulated GPU keeps to docs/design/driver.md's measurements on any machine.
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <vector>
 
 #include "timing.h"
@@ -246,9 +247,8 @@ TEST_CASE("host memory stays below two percent of what is simulated") {
   CUstream s = card.Stream();
   const auto resident = [] {
     long pages = 0;
-    FILE* in = std::fopen("/proc/self/statm", "r");
-    REQUIRE(std::fscanf(in, "%*d %ld", &pages) == 1);
-    std::fclose(in);
+    std::ifstream in("/proc/self/statm");
+    REQUIRE(in >> pages >> pages);  // the second number
     return static_cast<uint64_t>(pages) * 4096;
   };
   const uint64_t before = resident();

@@ -30,7 +30,7 @@ TEST_CASE("under pressure a client that wakes ends a long time slice, one that a
   arbiter.SetClient(2, 500000, 1000000);
   // The first client had the GPU alone, without tokens. The second one wakes, and together they exceed its memory.
   // Samples gave the first one's time: they may have missed a quarter.
-  for (Nanos now = kSec; now <= 10 * kSec; now += 100 * kMs) arbiter.Observe(1, 75 * kMs, true, now);
+  for (Nanos now = kSec; now <= 10 * kSec; now += 100 * kMs) arbiter.Observe(1, 75 * kMs, 0, true, now);
   arbiter.SetPressure(true, 300 * kMs);
   Nanos now = 10 * kSec;
   arbiter.Request(1, 11, 20 * kMs, now);

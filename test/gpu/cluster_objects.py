@@ -23,8 +23,8 @@ def run_dir():
     return os.environ["CLUSTER_RUN"] + "/sluice"
 
 
-def install(workloads, *more):
-    """helm install or upgrade, and units on the node."""
+def install(workloads, *more, units=True):
+    """helm install or upgrade, and, unless `units` is false, units on the node."""
     settings = {
         "image.registry": "sluice.test",
         "image.pullPolicy": "Never",
@@ -41,7 +41,8 @@ def install(workloads, *more):
         os.environ[f"HELM_{name.upper()}_HOME"] = os.environ["CLUSTER_STATE"] + "/helm"
     chart = ROOT / "charts" / "sluice"
     p.run("helm", "upgrade", "--install", "sluice", chart, "-n", p.SPACE, "--wait", "--timeout", "90s", *flags, *more)
-    p.wait(60, "the node to offer units", lambda: p.offered() >= 100)
+    if units:
+        p.wait(60, "the node to offer units", lambda: p.offered() >= 100)
     p.kubectl("-n", p.SPACE, "rollout", "status", "daemonset/sluice-node", "--timeout=60s")
 
 
@@ -150,6 +151,13 @@ def processes(program="", pod_uid=""):
         except (OSError, ValueError):
             continue  # no process, or one that has just ended
     return found
+
+
+def uses_cuda(pid):
+    try:
+        return "libcuda.so" in pathlib.Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False  # it has just ended
 
 
 def kill(program):

@@ -16,7 +16,9 @@ import cluster_workloads  # noqa: E402
 import exit_line  # noqa: E402
 import guard  # noqa: E402
 import product as p  # noqa: E402
+from cluster_claims import ClaimRows  # noqa: E402
 from cluster_faults import SPACE, FaultRows  # noqa: E402
+from cluster_neighbours import NeighbourRows  # noqa: E402
 from cluster_objects import collect  # noqa: E402, F401
 
 GIB = 1 << 30
@@ -29,16 +31,20 @@ ROWS = {
     "denied": 10,
     "deployment": 40,
     "faults": 120,
-    "unhooked": 40,
+    "unhooked": 60,
     "killed": 60,
     "shares": 60,
+    "lending": 50,
+    "illegal": 60,
+    "servers": 75,
+    "claims": 70,
 }
 
 
-class Rows(FaultRows):
+class Rows(FaultRows, NeighbourRows, ClaimRows):
     def __init__(self, o, pack, note, out, started):
         self.o, self.pack, self.note, self.out, self.started = o, pack, note, out, started
-        self.rows, self.hosted, self.managed, self.most = [], {}, {}, MANAGED
+        self.rows, self.hosted, self.managed, self.most, self.rounds = [], {}, {}, MANAGED, {}
         unknown = [r for r in o.rows if r not in ROWS]
         if unknown:
             sys.exit(f"test/gpu/cluster: '{unknown[0]}' is unknown; accepted: {', '.join(ROWS)}")
@@ -142,8 +148,8 @@ class Rows(FaultRows):
             threading.Thread(target=one, args=(key, command), daemon=True)
             for key, rows, command in (
                 ("large", ("over",), self.work.large()),
-                ("small", ("restricted",), self.work.small(60)),
-                ("long", ("faults",), self.work.small(self.work.steps_of_a_minute)),
+                ("small", ("restricted", "claims"), self.work.small(60)),
+                ("long", ("faults", "illegal"), self.work.small(self.work.steps_of_a_minute)),
             )
             if any(r in wanted for r in rows)
         ]

@@ -10,6 +10,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import sysconfig
 
 import host_image
 
@@ -42,7 +43,7 @@ class RealWorkloads:
     train_seconds = 90
 
     def __init__(self, o, pack):
-        self.pack = pack
+        self.pack, self.llama = pack, pathlib.Path(o.llama).resolve()
 
     def images(self, folder):
         host_image.make(folder / "host.tar")
@@ -69,7 +70,13 @@ class RealWorkloads:
         }
 
     def volumes(self):
-        return host_image.volumes()
+        found = host_image.volumes()
+        return {**found, "llama": (str(self.llama), "/llama")} if self.llama.exists() else found
+
+    def cuda_libraries(self):
+        """Folders of PyTorch's dependencies, which the pods see at the same paths."""
+        packages = pathlib.Path(sysconfig.get_path("purelib"))
+        return sorted({str(f.parent) for f in packages.glob("nvidia/**/lib*.so*")})
 
     def on_host(self, command, _):
         """The same program for the machine itself."""

@@ -161,17 +161,18 @@ def markdown(results):
             f"## {engine}",
             "",
             "| configuration | requests at once | tokens a second | of each | of dedicated | first token p50 / p99 ms "
-            "| between tokens ms | values |",
-            "|---|---|---|---|---|---|---|---|",
+            "| between tokens ms | tokens demanded, of the time | values |",
+            "|---|---|---|---|---|---|---|---|---|",
         ]
         for row in found["rows"]:
             s = row["summary"]
             dedicated = found["measured"].get("dedicated", {}).get(row["level"])
             part = f"{s['sum'] / dedicated['sum']:.3f}" if dedicated and dedicated["sum"] else ""
+            values = f"**{row['values']}**" if row["failed"] else row["values"]
             lines.append(
                 f"| {row['text']} | {row['level']} | {s['sum']:.0f} | {', '.join(f'{x:.0f}' for x in s['each'])} | "
                 f"{part} | {number(s['first_p50_ms'])} / {number(s['first_p99_ms'])} | {number(s['between_ms'], 2)} "
-                f"| {'**' if row['failed'] else ''}{row['values']}{'**' if row['failed'] else ''} |"
+                f"| {number(row.get('tokens_part'), 2)} | {values} |"
             )
         lines += ["", "| goal | | measured | met |", "|---|---|---|---|"]
         for name, goal, value, met in (*found["goals"], *found["wake"]):

@@ -166,7 +166,7 @@ def a_server_that_dies_or_hangs_is_named_with_its_last_words():
 
 
 FAKE_LLAMA = """#!/usr/bin/env python3
-import http.server, json, sys
+import http.server, json, os, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_): pass
     def do_GET(self):
@@ -174,10 +174,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(200); self.end_headers()
-        for i in range(asked["n_predict"] - (asked["prompt"][0] == asked["prompt"][1])):
+        held = asked["prompt"][0] % 2  # an unfinished letter: made, not sent
+        for i in range(asked["n_predict"] - held):
             said = {"content": "x", "tokens": [asked["prompt"][i % 8]], "stop": False}
             self.wfile.write(b"data: " + json.dumps(said).encode() + bytes([10, 10])); self.wfile.flush()
-        self.wfile.write(b'data: {"content": "", "tokens": [], "stop": true}' + bytes([10, 10]))
+        made = asked["n_predict"] - ("FAKE_SHORT" in os.environ)
+        last = {"content": "", "tokens": [], "stop": True, "tokens_predicted": made}
+        self.wfile.write(b"data: " + json.dumps(last).encode() + bytes([10, 10]))
 port = int(sys.argv[sys.argv.index("--port") + 1])
 http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
@@ -207,6 +210,15 @@ def llama_server_is_asked_by_http():
         level, one = json.loads(said["LEVEL"]), json.loads(said["ONE"])
         assert level["tokens"] > 0 and level["digests"] and not level["differing"], level
         assert one["digest"] == json.loads(said["READY"])["alone"]["digest"], "the same prompt again"
+        short = subprocess.run(
+            [str(c) for c in command],
+            env={**env, "FAKE_SHORT": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,  # its pipes end with the server, so that one that stayed would be noticed
+        )
+        assert short.returncode == 1 and "4 tokens of 5" in short.stderr, short
         small = subprocess.run(
             [str(c) for c in [*command, "--output", "9999"]], env=env, capture_output=True, text=True
         )

@@ -182,6 +182,15 @@ class SharedGpu:
         except OSError:
             return None
 
+    def token_seconds(self):
+        """How long launches have needed a compute token, by the agent's metrics; None: it does not answer."""
+        try:
+            with HTTP.open(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError:
+            return None
+        return sum(float(s.split()[-1]) for s in lines if s.startswith("sluice_gpu_tokens_demanded_seconds_total{"))
+
     def close(self):
         for p in self.running:
             p.terminate()

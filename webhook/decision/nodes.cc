@@ -158,7 +158,7 @@ MemoryShare ShareOfMemory(uint64_t bytes, const Candidates& known, std::optional
                 "gpu-fraction instead, or the chart's value webhook.assumedGpuMemory";
     return out;
   }
-  const uint64_t smallest = gpus.smallest();
+  const uint64_t smallest = std::max<uint64_t>(gpus.smallest(), 1);  // a GPU without memory is refused where it is read
   const uint64_t percent = Percent(bytes, smallest);
   if (percent > 100) {
     out.error = quantity + "exceeds the memory of the smallest GPU that the pod may get; " + Table(bytes, gpus) +

@@ -29,7 +29,11 @@ std::string ReadProcFile(int pid, const char* name) {
   FILE* const file = std::fopen(path.data(), "re");
   if (!file) return text;
   std::array<char, 4096> part;
-  while (const size_t read = std::fread(part.data(), 1, part.size(), file)) text.append(part.data(), read);
+  size_t read;
+  do {
+    read = std::fread(part.data(), 1, part.size(), file);
+    text.append(part.data(), read);
+  } while (read == part.size());  // fewer: the end, or an error
   std::fclose(file);
   return text;
 }

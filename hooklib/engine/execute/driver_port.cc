@@ -32,9 +32,10 @@ std::vector<int> SpacesOfProcess(int) {
   std::vector<int> found;
   DIR* folder = opendir("/proc/self/fd");
   if (!folder) return found;
-  while (const dirent* entry = readdir(folder)) {
+  const int at = dirfd(folder);
+  while (const dirent* entry = at >= 0 ? readdir(folder) : nullptr) {
     char target[64];
-    const ssize_t n = readlinkat(dirfd(folder), entry->d_name, target, sizeof target - 1);
+    const ssize_t n = readlinkat(at, entry->d_name, target, sizeof target - 1);
     if (n <= 0) continue;
     target[n] = 0;
     if (std::strcmp(target, "/dev/nvidia-uvm") == 0)

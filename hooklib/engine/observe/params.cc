@@ -97,7 +97,7 @@ void Scan(const char* at, size_t bytes, std::vector<uint64_t>* words, std::vecto
           if (reaches) {
             reaches->push_back(*tensor);
           } else {
-            words->push_back(tensor->pointer);
+            words->push_back(tensor->pointer);  // NOLINT(clang-analyzer-core.CallAndMessage): `named` is never null
           }
         }
         i += kTensorMapBytes - 8;

@@ -99,6 +99,31 @@ def between(ended, begin, end):
     return round(1e3 * gaps[len(gaps) // 2], 3) if gaps else None
 
 
+def serve(a, engine, torch, begin):
+    """Until the end of stdin."""
+    clients = Clients(engine, a.prompt, a.output)
+    alone = clients.one()
+    live = torch.cuda.memory_reserved() if torch and a.device == "cuda" else engine.weight_bytes + engine.cache_bytes
+    say(
+        "READY",
+        pid=os.getpid(),
+        weight_bytes=engine.weight_bytes,
+        cache_bytes=engine.cache_bytes,
+        live_bytes=live,
+        deterministic=engine.deterministic,
+        until_ready_s=round(time.monotonic() - begin, 2),
+        alone=alone,
+    )
+    for line in sys.stdin:
+        if line.strip() in ("quit", ""):
+            break
+        order = json.loads(line)
+        if "one" in order:
+            say("ONE", **clients.one())
+        else:
+            say("LEVEL", **clients.level(order["at_once"], order["seconds"], order["begin"]))
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--engine", choices=("own", "transformers", "llama", "mock"), default="own")
@@ -131,28 +156,10 @@ def main():
         live_bytes=(a.live_mib or 0) << 20,
         reuse=a.reuse,
     )
-    clients = Clients(engine, a.prompt, a.output)
-    alone = clients.one()
-    live = torch.cuda.memory_reserved() if torch and a.device == "cuda" else engine.weight_bytes + engine.cache_bytes
-    say(
-        "READY",
-        pid=os.getpid(),
-        weight_bytes=engine.weight_bytes,
-        cache_bytes=engine.cache_bytes,
-        live_bytes=live,
-        deterministic=engine.deterministic,
-        until_ready_s=round(time.monotonic() - begin, 2),
-        alone=alone,
-    )
-    for line in sys.stdin:
-        if line.strip() in ("quit", ""):
-            break
-        order = json.loads(line)
-        if "one" in order:
-            say("ONE", **clients.one())
-        else:
-            say("LEVEL", **clients.level(order["at_once"], order["seconds"], order["begin"]))
-    engine.close()
+    try:
+        serve(a, engine, torch, begin)
+    finally:  # a child of the engine must not survive an error
+        engine.close()
 
 
 main()

@@ -1,6 +1,7 @@
 """llama.cpp's server as the engine: a child process, asked by HTTP, whose tokens arrive as a stream.
 
-SERVING_LLAMA names the folder with bin/llama-server and model.gguf (test/gpu/llama_build makes both).
+SERVING_LLAMA names the folder with bin/llama-server and model.gguf (test/gpu/llama_build makes both),
+SERVING_LLAMA_LIBRARIES the folders of the CUDA libraries, where the loader does not find them.
 """
 
 import hashlib
@@ -40,8 +41,11 @@ class Engine:
         command += ["--port", self.port, "--ctx-size", each * slots, "--parallel", slots, "--fit", "off"]
         command += ["--n-gpu-layers", 0 if device == "cpu" else 99, "--no-warmup", "--flash-attn", "off"]
         command += ["--cache-ram", 0]  # no prompts kept in host memory
+        env = dict(os.environ)
+        if libraries := env.get("SERVING_LLAMA_LIBRARIES"):
+            env["LD_LIBRARY_PATH"] = ":".join(filter(None, (libraries, env.get("LD_LIBRARY_PATH"))))
         # Its log goes to stderr: stdout is the orders' answers.
-        self.server = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        self.server = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=sys.stderr, env=env)
         self.ended = queue.Queue()
         end = time.monotonic() + START_S
         while not self._healthy():
@@ -81,15 +85,18 @@ class Engine:
             answer = connection.getresponse()
             if answer.status != 200:
                 raise RuntimeError(f"HTTP {answer.status}: {answer.read(300)!r}")
-            times, tokens = [], []
+            times, tokens, made = [], [], 0
             for line in answer:
                 if line.startswith(b"data: {"):
                     event = json.loads(line[6:])
                     new = event.get("tokens") or []
                     times += [time.monotonic()] * len(new)
                     tokens += new
-            if len(tokens) != output:
-                raise RuntimeError(f"{len(tokens)} tokens of {output}")
+                    made = event.get("tokens_predicted", made)
+            if made != output:
+                raise RuntimeError(f"{made} tokens of {output}")
+            # The server does not send the bytes of an unfinished letter, nor their token.
+            times += [time.monotonic()] * (output - len(tokens))
             self.ended.put((number, arrived, times, hashlib.sha256(repr(tokens).encode()).hexdigest()[:16]))
         except (OSError, RuntimeError, ValueError, http.client.HTTPException) as error:
             self.ended.put(f"request {number}: {error!r}")

@@ -1,0 +1,326 @@
+// The questions of questions.cu about order and processes: frees of memory in use and of the wrong kind, calls beside a
+// capture, IPC.
+#pragma once
+
+#include "questions.h"
+
+inline void CUDA_CB Sleep300(void*) { usleep(300'000); }
+
+// The call's code and how many milliseconds it took while the stream sleeps for 300.
+inline void Timed(const std::string& key, const std::function<CUresult()>& call) {
+  const auto begin = std::chrono::steady_clock::now();
+  const CUresult code = call();
+  const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  Say(key, "%d %s", code, ms > 150 ? "waits" : "at once");
+}
+
+inline void Frees() {
+  const auto busy = [](CUdeviceptr p) {
+    NEED(cuLaunchHostFunc(stream, Sleep300, nullptr));
+    NEED(cuMemsetD8Async(p, 1, kMiB, stream));
+  };
+  CUdeviceptr p = OfPool(nullptr, kMiB);
+  busy(p);
+  Timed("free_of_pool_in_use", [&] { return cuMemFree(p); });
+  Say("stream_after", cuStreamSynchronize(stream));
+  Say("free_again", cuMemFree(p));
+  Say("free_async_again", cuMemFreeAsync(p, stream));
+  p = OfPool(nullptr, kMiB);
+  busy(p);
+  Timed("free_async_on_other_stream_in_use", [&] { return cuMemFreeAsync(p, other); });
+  NEED(cuStreamSynchronize(stream));
+  for (const bool managed : {false, true}) {
+    const std::string kind = managed ? "managed" : "alloc";
+    const auto make = [&] { return managed ? Managed(kMiB) : Allocate(kMiB); };
+    p = make();
+    busy(p);
+    Timed("free_of_" + kind + "_in_use", [&] { return cuMemFree(p); });
+    NEED(cuStreamSynchronize(stream));
+    p = make();
+    busy(p);
+    Timed("free_async_of_" + kind + "_in_use", [&] { return cuMemFreeAsync(p, stream); });
+    Say("stream_after_free_async_of_" + kind, cuStreamSynchronize(stream));
+    Say("free_async_again_of_" + kind, cuMemFreeAsync(p, stream));
+    Say("free_after_free_async_of_" + kind, cuMemFree(p));
+    p = make();
+    Say("free_inside_" + kind, cuMemFree(p + 4096));
+    Say("free_at_end_of_" + kind, cuMemFree(p + kMiB));
+    Say("free_async_inside_" + kind, cuMemFreeAsync(p + 4096, stream));
+    Say("free_" + kind, cuMemFree(p));
+    Say("free_twice_" + kind, cuMemFree(p));
+  }
+  p = OfPool(nullptr, kMiB);
+  Say("free_inside_pool", cuMemFree(p + 4096));
+  Say("free_async_inside_pool", cuMemFreeAsync(p + 4096, stream));
+  Say("free_async_pool", cuMemFreeAsync(p, stream));
+  Say("free_async_pool_twice", cuMemFreeAsync(p, stream));
+  Say("free_after_free_async_pool", cuMemFree(p));
+  Say("free_null", cuMemFree(0));
+  Say("free_async_null", cuMemFreeAsync(0, stream));
+  Say("free_nothing", cuMemFree(0x10000));
+  void* pinned = nullptr;
+  NEED(cuMemHostAlloc(&pinned, kMiB, 0));
+  Say("free_of_pinned", cuMemFree(reinterpret_cast<CUdeviceptr>(pinned)));
+  Say("free_host_of_alloc", cuMemFreeHost(reinterpret_cast<void*>(Allocate(kMiB))));
+  p = 0;
+  const auto asleep = [] { NEED(cuLaunchHostFunc(stream, Sleep300, nullptr)); };
+  asleep();
+  Timed("alloc_beside_busy_stream", [&] { return cuMemAlloc(&p, kMiB); });
+  asleep();
+  Timed("alloc_managed_beside_busy_stream", [&] { return cuMemAllocManaged(&p, kMiB, CU_MEM_ATTACH_GLOBAL); });
+  asleep();
+  Timed("free_of_unused_beside_busy_stream", [&] { return cuMemFree(p); });
+  Say("alloc_size0", cuMemAlloc(&p, 0));
+  Say("alloc_managed_size0", cuMemAllocManaged(&p, 0, CU_MEM_ATTACH_GLOBAL));
+  Say("alloc_async_size0", cuMemAllocAsync(&p, 0, stream));
+}
+
+struct Captured {
+  CUdeviceptr alloc, managed, pool;
+  CUevent event;
+  CUmemGenericAllocationHandle handle;
+};
+struct CaptureCall {
+  const char* name;
+  std::function<CUresult(Captured&)> make;
+};
+
+inline const char* const kImage = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+
+inline CUresult Discard(Captured& c, CUstream s) {
+  size_t bytes = kMiB;
+  return cuMemDiscardBatchAsync(&c.managed, &bytes, 1, 0, s);
+}
+inline CUresult LoadImage() {
+  CUmodule module = nullptr;
+  const char* simulated = std::getenv("LD_LIBRARY_PATH");
+  const bool text = simulated != nullptr && std::strstr(simulated, "simgpu") != nullptr;
+  return cuModuleLoadData(&module, text ? "simgpu-module 1\nkernel nothing params 8 ns 1000\n" : kImage);
+}
+
+#define CALL(expression) [](Captured& c) { return (void)c, expression; }
+inline const CaptureCall kCaptureCalls[] = {
+    {"nothing", CALL(CUDA_SUCCESS)},
+    {"alloc", CALL(cuMemAlloc(&c.alloc, kMiB))},
+    {"alloc_managed", CALL(cuMemAllocManaged(&c.managed, kMiB, CU_MEM_ATTACH_GLOBAL))},
+    {"alloc_host",
+     [](Captured&) {
+       void* p = nullptr;
+       return cuMemHostAlloc(&p, kMiB, 0);
+     }},
+    {"free", CALL(cuMemFree(c.alloc))},
+    {"free_managed", CALL(cuMemFree(c.managed))},
+    {"free_pool", CALL(cuMemFree(c.pool))},
+    {"free_nothing", CALL(cuMemFree(0x10000))},
+    {"free_null", CALL(cuMemFree(0))},
+    {"alloc_async_here", CALL(cuMemAllocAsync(&c.pool, kMiB, stream))},
+    {"alloc_async_other", CALL(cuMemAllocAsync(&c.pool, kMiB, other))},
+    {"free_async_here", CALL(cuMemFreeAsync(c.pool, stream))},
+    {"free_async_other", CALL(cuMemFreeAsync(c.pool, other))},
+    {"discard_here", CALL(Discard(c, stream))},
+    {"discard_other", CALL(Discard(c, other))},
+    {"prefetch_here", CALL(cuMemPrefetchAsync(c.managed, kMiB, OnCard(), 0, stream))},
+    {"prefetch_other", CALL(cuMemPrefetchAsync(c.managed, kMiB, OnCard(), 0, other))},
+    {"advise", CALL(cuMemAdvise(c.managed, kMiB, CU_MEM_ADVISE_SET_READ_MOSTLY, OnCard()))},
+    {"attach_here", CALL(cuStreamAttachMemAsync(stream, c.managed, 0, CU_MEM_ATTACH_GLOBAL))},
+    {"memset", CALL(cuMemsetD8(c.alloc, 1, 16))},
+    {"memset_here", CALL(cuMemsetD8Async(c.alloc, 1, 16, stream))},
+    {"memset_legacy", CALL(cuMemsetD8Async(c.alloc, 1, 16, CU_STREAM_LEGACY))},
+    {"copy", CALL(cuMemcpyDtoD(c.alloc, c.alloc + 4096, 16))},
+    {"copy_here", CALL(cuMemcpyDtoDAsync(c.alloc, c.alloc + 4096, 16, stream))},
+    {"batch_here",
+     [](Captured& c) {
+       CUmemcpyAttributes how{};
+       how.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+       size_t first = 0, bytes = 16;
+       CUdeviceptr from = c.alloc + 4096;
+       return cuMemcpyBatchAsync(&c.alloc, &from, &bytes, 1, &how, &first, 1, stream);
+     }},
+    {"sync_here", CALL(cuStreamSynchronize(stream))},
+    {"sync_other", CALL(cuStreamSynchronize(other))},
+    {"query_here", CALL(cuStreamQuery(stream))},
+    {"query_other", CALL(cuStreamQuery(other))},
+    {"sync_legacy", CALL(cuStreamSynchronize(CU_STREAM_LEGACY))},
+    {"event_query", CALL(cuEventQuery(c.event))},
+    {"event_sync", CALL(cuEventSynchronize(c.event))},
+    {"event_record_here", CALL(cuEventRecord(c.event, stream))},
+    {"context_sync", CALL(cuCtxSynchronize())},
+    {"load_module", CALL(LoadImage())},
+    {"stream_create",
+     [](Captured&) {
+       CUstream s = nullptr;
+       return cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
+     }},
+    {"event_create",
+     [](Captured&) {
+       CUevent e = nullptr;
+       return cuEventCreate(&e, 0);
+     }},
+    {"get_info",
+     [](Captured&) {
+       size_t a = 0, b = 0;
+       return cuMemGetInfo(&a, &b);
+     }},
+    {"vmm_create",
+     [](Captured& c) {
+       auto kind = OfCard();
+       return cuMemCreate(&c.handle, 2 * kMiB, &kind, 0);
+     }},
+    {"vmm_reserve", [](Captured& c) { return cuMemAddressReserve(&c.alloc, 2 * kMiB, 0, 0, 0); }},
+    {"vmm_release", CALL(cuMemRelease(c.handle))},
+    {"pool_create",
+     [](Captured&) {
+       CUmemPoolProps kind{};
+       kind.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+       kind.location = OnCard();
+       CUmemoryPool pool = nullptr;
+       return cuMemPoolCreate(&pool, &kind);
+     }},
+    {"pool_trim",
+     [](Captured&) {
+       CUmemoryPool pool = nullptr;
+       NEED(cuDeviceGetDefaultMemPool(&pool, device));
+       return cuMemPoolTrimTo(pool, 0);
+     }},
+};
+
+inline void BesideCapture(const CaptureCall& call) {
+  const std::pair<const char*, CUstreamCaptureMode> modes[] = {{"global", CU_STREAM_CAPTURE_MODE_GLOBAL},
+                                                               {"thread", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
+                                                               {"relaxed", CU_STREAM_CAPTURE_MODE_RELAXED}};
+  for (const auto& [mode, how] : modes) {
+    for (const bool elsewhere : {false, true}) {
+      Captured c{Allocate(kMiB), Managed(kMiB), OfPool(nullptr, kMiB), nullptr, 0};
+      const CUmemAllocationProp kind = OfCard();
+      NEED(cuMemCreate(&c.handle, 2 * kMiB, &kind, 0));
+      NEED(cuEventCreate(&c.event, 0));
+      NEED(cuEventRecord(c.event, other));
+      NEED(cuStreamSynchronize(other));
+      NEED(cuStreamBeginCapture(stream, how));
+      CUresult code = CUDA_SUCCESS;
+      if (elsewhere) {
+        std::thread([&] {
+          NEED(cuCtxSetCurrent(context));
+          code = call.make(c);
+        }).join();
+      } else {
+        code = call.make(c);
+      }
+      CUgraph graph = nullptr;
+      CUstreamCaptureStatus status{};
+      const CUresult asked = cuStreamIsCapturing(stream, &status);
+      const CUresult ended = cuStreamEndCapture(stream, &graph);
+      Say(std::string(mode) + (elsewhere ? ".other_thread" : ""), "%d is_capturing %d %d end %d", code, asked, status,
+          ended);
+    }
+  }
+}
+
+// Bytes between two processes that both use CUDA.
+struct Exchange {
+  int in, out;
+  template <typename T>
+  void Send(const T& value) const {
+    if (write(out, &value, sizeof value) != sizeof value) std::exit(1);
+  }
+  template <typename T>
+  T Receive() const {
+    T value{};
+    if (read(in, &value, sizeof value) != sizeof value) std::exit(1);
+    return value;
+  }
+};
+
+inline void Importer(const Exchange& peer) {
+  StartCuda();
+  const auto handle = peer.Receive<CUipcMemHandle>();
+  const auto offset = peer.Receive<size_t>();  // of the block in its 2 MiB
+  CUdeviceptr p = 0, base = 0, again = 0;
+  size_t size = 0;
+  const CUresult opened = cuIpcOpenMemHandle(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  Say("open", opened);
+  if (opened != CUDA_SUCCESS) std::exit(0);
+  const CUresult ranged = cuMemGetAddressRange(&base, &size, p);
+  Say("range", "%d base p%+ld size %zu", ranged, static_cast<long>(base - p), size);
+  Say("p_in_2_MiB", "%s", p % (2 * kMiB) == offset ? "as the exporter's" : p % (2 * kMiB) == 0 ? "0" : "other");
+  uint8_t byte = 0;
+  std::string seen;
+  for (size_t i = 0; i < 33; ++i) {
+    const CUresult code = cuMemcpyDtoH(&byte, p + i * 64 * kKiB, 1);
+    seen += code == CUDA_SUCCESS ? " " + std::to_string(byte) : " E" + std::to_string(code);
+  }
+  Say("bytes_from_p_each_64_KiB", "%s", seen.c_str());
+  Say("open_again", "%d %s", cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+      again == p ? "same address" : "other address");
+  Say("free_of_imported", cuMemFree(p));
+  Say("export_of_imported", [&] {
+    CUipcMemHandle h;
+    return cuIpcGetMemHandle(&h, p);
+  }());
+  Say("close", cuIpcCloseMemHandle(p));
+  Say("close_again", cuIpcCloseMemHandle(p));
+  std::exit(0);
+}
+
+// Four blocks of `bytes`, each full of its number; the second is exported.
+inline void SmallBlocks(size_t bytes) {
+  int to[2], from[2];
+  if (pipe(to) != 0 || pipe(from) != 0) return;
+  const pid_t child = fork();
+  if (child == 0) Importer({to[0], from[1]});
+  StartCuda();
+  CUdeviceptr blocks[4];
+  for (int i = 0; i < 4; ++i) {
+    blocks[i] = Allocate(bytes);
+    NEED(cuMemsetD8(blocks[i], static_cast<unsigned char>(11 + i), bytes));
+  }
+  NEED(cuCtxSynchronize());
+  CUipcMemHandle handle{};
+  Say("get", cuIpcGetMemHandle(&handle, blocks[1]));
+  Say("get_inside", [&] {
+    CUipcMemHandle h;
+    return cuIpcGetMemHandle(&h, blocks[1] + 4096);
+  }());
+  Say("block_in_2_MiB", "%zu KiB", static_cast<size_t>(blocks[1] % (2 * kMiB)) / kKiB);
+  Say("open_of_own", [&] {
+    CUdeviceptr p;
+    return cuIpcOpenMemHandle(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  }());
+  const Exchange peer{from[0], to[1]};
+  peer.Send(handle);
+  peer.Send(static_cast<size_t>(blocks[1] % (2 * kMiB)));
+  waitpid(child, nullptr, 0);
+}
+
+inline void IpcOfKinds() {
+  CUmemGenericAllocationHandle mapped = 0;
+  void* pinned = nullptr;
+  NEED(cuMemHostAlloc(&pinned, kMiB, 0));
+  const std::pair<const char*, CUdeviceptr> kinds[] = {{"alloc", Allocate(kMiB)},
+                                                       {"managed", Managed(kMiB)},
+                                                       {"pool", OfPool(nullptr, kMiB)},
+                                                       {"made_pool", OfPool(MadePool(), kMiB)},
+                                                       {"vmm", Mapped(2 * kMiB, 2 * kMiB, &mapped)},
+                                                       {"pinned", reinterpret_cast<CUdeviceptr>(pinned)},
+                                                       {"nothing", 0x10000},
+                                                       {"null", 0}};
+  for (const auto& [kind, p] : kinds) {
+    CUipcMemHandle handle{};
+    Say(kind, cuIpcGetMemHandle(&handle, p));
+  }
+  CUevent event = nullptr;
+  CUipcEventHandle shared{};
+  NEED(cuEventCreate(&event, 0));
+  Say("event_with_times", cuIpcGetEventHandle(&shared, event));
+  NEED(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  Say("event_not_interprocess", cuIpcGetEventHandle(&shared, event));
+  Say("event_interprocess_with_times", cuEventCreate(&event, CU_EVENT_INTERPROCESS));
+}
+
+inline void AskOfOrder() {
+  Ask("free", Frees);
+  for (const CaptureCall& call : kCaptureCalls) Ask(std::string("capture.") + call.name, [&] { BesideCapture(call); });
+  Ask("ipc.kinds", IpcOfKinds);
+  for (const size_t kib : {64, 512, 1024, 2048, 3072})
+    Ask("ipc.blocks_of_" + std::to_string(kib) + "_KiB", [kib] { SmallBlocks(kib * kKiB); }, false);
+}

@@ -1,0 +1,125 @@
+"""Rows of test/gpu/cluster in which two pods share the card: lent memory, servers, an illegal address."""
+
+import itertools
+import json
+import statistics
+import time
+
+import cluster_objects as c
+import product as p
+from cluster_faults import SPACE
+from progress import done_at
+
+GIB = 1 << 30
+SERVED_S = 4
+
+
+def line(text, word):
+    """The first line that begins with the word, as JSON."""
+    found = next((x for x in text.splitlines() if x.startswith(word + " ")), None)
+    if found is None:
+        raise p.Failed(f"no {word} line: {text[-600:]}")
+    return json.loads(found[len(word) :])
+
+
+def lines(text, word):
+    return [json.loads(x[len(word) :]) for x in text.splitlines() if x.startswith(word + " ")]
+
+
+class NeighbourRows:
+    """Of Rows, which starts pods and adds lines."""
+
+    def lending(self):
+        """An owner works for 3 s, sleeps for 12 and works again; a neighbour over its budget works all the time."""
+        owner_gib, sleep_ms = 3, 12000
+        for name, gib, seconds, busy in (("owner", owner_gib, 19, [3000, sleep_ms]), ("borrower", 7, 20, [0, 0])):
+            self.start(
+                name,
+                ["/app/bin/tenant", *map(str, (gib << 10, 1000, seconds, *busy))],
+                "0.05",
+                (gib + 1) * GIB,
+                image="sluice.test/tenant:1",
+                env=self.tenant_env(),
+            )
+        p.wait(40, "both to be hooked", lambda: len(self.hooked()) == 2)
+        lent = []
+
+        def over():
+            lent.append(sum(int(g["lent_bytes"]) for g in c.status()["gpus"]))
+            return c.ended("owner", SPACE)
+
+        p.wait(60, "the owner's end", over)
+        owner, borrower = line(self.wait_end("owner"), "RESULT"), line(self.wait_end("borrower"), "RESULT")
+        times = [t for t, _ in owner["done"]]
+        slept, began = max((b - a, a) for a, b in itertools.pairwise(times))
+        woke = began + sleep_ms / 1e3
+        steps = owner_gib << 10 >> 6  # launches that touch each block once
+        before = done_at(owner, woke)
+        first = next((t for t in times if done_at(owner, t) >= before + steps), None)
+        late = (first - woke) * 1e3 - steps * owner["kernel_us"] / 1e3 if first else float("inf")
+        self.add(
+            "an idle pod lends its memory, and wakes",
+            "lent > 1 GiB; each of its 3 GiB is back, and used once, within 0.5 s beyond the kernels' own time",
+            f"lent {max(lent) / GIB:.2f} GiB; {late:.0f} ms; slept {slept:.1f} s; "
+            f"the borrower's slowest step {borrower['slowest_s'] * 1e3:.0f} ms",
+            max(lent) > GIB and late <= 500,
+        )
+
+    def illegal(self):
+        """A kernel that writes to an illegal address ends its own process alone."""
+        if self.o.simulated:
+            return self.note("illegal: left out, the simulated card runs no kernels")
+        self.start("beside", self.work.small(self.work.steps_of_a_minute), "0.1", self.work.small_managed)
+        p.wait(40, "the neighbour to be hooked", self.hooked)
+        self.start("stray", ["python3", "-u", "/workloads/illegal_address.py"], "0.05", GIB)
+        said = self.wait_end("stray")
+        error = next((x for x in said.splitlines() if x.startswith("cuCtxSynchronize")), "no answer")
+        code = c.container_state("stray", SPACE)["state"]["terminated"]["exitCode"]
+        running = p.phase("beside", SPACE) == "Running"
+        result = self.work.result(self.wait_end("beside"))
+        part = len(result.steps) // 4
+        ratio = statistics.median(result.steps[-part:]) / statistics.median(result.steps[part : 2 * part])
+        restarts = c.container_state("beside", SPACE)["restartCount"]
+        self.add(
+            "an illegal address in one pod",
+            "error 700 in that pod; the neighbour's values as bare, its step <= 1.05 of before",
+            f"exit status {code}, {error}; neighbour: "
+            f"{self.compared(result, self.hosted['long'])}, {restarts} restarts, step {ratio:.3f} of before"
+            f"{'' if running else ' (it had ended by then)'}",
+            code == 7 and running and restarts == 0 and ratio <= 1.05 and result.values == self.hosted["long"].values,
+        )
+        return None
+
+    def servers(self):
+        """Two of llama.cpp's servers of 0.05: one with 8 requests at once while the other idles, then 4 each."""
+        if self.o.simulated:
+            return self.note("servers: left out, the simulated card runs no kernels")
+        if not (self.work.llama / "bin" / "llama-server").exists():
+            return self.note(f"servers: left out, no {self.work.llama}/bin/llama-server: test/gpu/llama_build")
+        alone = time.monotonic() + 25
+        together = alone + SERVED_S + 4
+        for name, orders in (("first", [(alone, 8), (together, 4)]), ("second", [(together, 4)])):
+            levels = [f"{at:.2f},{n},{SERVED_S}" for at, n in orders]
+            batches = ",".join(str(n) for _, n in orders)
+            command = ["python3", "-u", "/workloads/serving_schedule.py", *levels, "--", "--engine", "llama"]
+            env = {"SERVING_LLAMA": "/llama", "SERVING_LLAMA_LIBRARIES": ":".join(self.work.cuda_libraries())}
+            self.start(name, [*command, "--batches", batches, "--cache-mib", "512"], "0.05", 5 * GIB, env=env)
+        texts = [self.wait_end(name) for name in ("first", "second")]
+        levels = [lines(text, "LEVEL") for text in texts]
+        if [len(found) for found in levels] != [2, 1]:
+            said = [text[-500:] for text in texts]
+            raise p.Failed(f"levels that ended: {[len(found) for found in levels]}: {said}")
+        late = max(line(text, "READY")["until_ready_s"] for text in texts)
+        rate = lambda level: level["tokens"] / level["seconds"]
+        one, both = rate(levels[0][0]), [rate(levels[0][1]), rate(levels[1][0])]
+        first_ms = sorted(x for level in (levels[0][1], levels[1][0]) for x in level["first_ms"])
+        answers = [line(text, "READY")["alone"]["digest"] for text in texts]
+        self.add(
+            "two of llama.cpp's servers at 0.05, tokens a second",
+            "together >= 0.5 of one alone, each >= 0.4 of the sum, the same answer to the same prompt",
+            f"alone {one:.0f}, together {sum(both):.0f} ({sum(both) / one:.3f}): {both[0]:.0f} and {both[1]:.0f}; "
+            f"first token p99 {first_ms[int(len(first_ms) * 0.99)]:.0f} ms; answers "
+            f"{'equal' if answers[0] == answers[1] else 'DIFFERENT'}; ready after {late:.0f} s",
+            sum(both) >= 0.5 * one and min(both) >= 0.4 * sum(both) and answers[0] == answers[1],
+        )
+        return None
