@@ -38,8 +38,8 @@ class Residency : private ResidencyState {
   // Chunks in host memory keep their contents when they are freed: a discard would save nothing where PopulateDiscarded
   // is called for each allocation.
   void set_discards_on_host(bool may) { discards_on_host_ = may; }
-  // Whether evictions run at a fraction of the link's rate, so that chunks that are cheaper remote stay in host memory.
-  void set_slow_write_back(bool slow) { slow_write_back_ = slow; }
+  // The prices of transfers, which those that run correct.
+  LinkModel& link() { return link_; }
   // The capacity is being raised: nothing live is evicted for a prefetch, since room comes by itself.
   void set_budget_rising(bool rising) { budget_rising_ = rising; }
   // Whether chunks that a launch overwrites whole are repopulated. Needs discard.
@@ -287,6 +287,7 @@ class Residency : private ResidencyState {
   void SelectRemote(StreamId stream, uint64_t id, bool oversize);
   void EndIteration(const StreamQueues& queues);
   bool IsLongLived(const Chunk& chunk, uint64_t id) const { return iterations_.IsLongLived(chunk, id, now_); }
+  bool IsBeyondRegret(StreamId stream, uint64_t id, bool* evicting);
   bool StaysRemote(const Predictor& predictor, const Chunk& chunk, uint64_t id);
   void NoteRequired(Chunk* chunk, uint64_t id, uint64_t iterations);
   void NoteEvicted(Chunk* chunk);

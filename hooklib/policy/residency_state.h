@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "hooklib/policy/cost/link_model.h"
+#include "hooklib/policy/cost/regret_account.h"
 #include "hooklib/policy/evict/candidates.h"
 #include "hooklib/policy/evict/fault_residue.h"
 #include "hooklib/policy/fetch/graph_strategy.h"
@@ -76,7 +78,7 @@ class ResidencyState {
   bool freed_unfenced_ = false;       // free chunks were found whose fence is not done
   uint64_t shrink_paused_until_ = 0;  // before it no more is evicted to come down to the capacity
   uint64_t yield_paused_until_ = 0;   // before it no room is looked for that faults need
-  bool can_discard_ = true, discards_on_host_ = true, slow_write_back_ = true, in_order_ = false;
+  bool can_discard_ = true, discards_on_host_ = true, in_order_ = false;
   bool budget_rising_ = false, repopulates_ = true, read_mostly_ = false;
   CopiedRanges copied_ranges_;
   // When launches that are no graphs try chunks: in some iterations that lack bytes.
@@ -94,12 +96,14 @@ class ResidencyState {
     uint64_t watched_until = 0;          // before this launch, faults are recorded
     bool may_map = false;                // a launch is being planned, whose plan maps memory
   };
-  TouchSampler touched_;
+  LinkModel link_;
+  TouchSampler touched_{&link_};
   UnnamedFaults unnamed_;
   std::vector<Va> touched_late_;   // of which faults have brought pages: the rest is to be fetched
   uint32_t explored_replays_ = 0;  // of graphs whose chunks were sampled
   LaunchSamples launch_samples_;
-  LaunchClassifier classifier_;
+  LaunchClassifier classifier_{&link_};
+  RegretAccount regret_;
   GraphStrategies graph_strategies_;
   uint64_t last_graph_at_ = 0, bytes_since_graph_ = 0;  // a graph with a strategy; chunks used since
   GraphRemainder graph_remainder_;

@@ -237,6 +237,7 @@ TEST_CASE("chunks that another queue evicts are not swept, nor are free chunks")
 
 TEST_CASE("an oversized launch that re-reads is left to faults, and no longer mapped remotely") {
   TimedGpu gpu(12, 4);
+  gpu.residency.link().set_slow_write_back(false);
   // 7 GB/s: to fault in and evict is no slower.
   for (int i = 0; i < 400; ++i) gpu.Launch(7, {Chunks(0, 12)}, 7);
   CHECK(gpu.residency.stats().remote_bytes > 0);  // it was probed

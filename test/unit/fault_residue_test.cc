@@ -169,4 +169,30 @@ TEST_CASE("residue in use is not waited for while a capture forbids queries") {
   CHECK(gpu.residency.ResidueSweepPending());
 }
 
+TEST_CASE(
+    "estimates of fault residue that the driver's count does not confirm count for ever less, but never nothing") {
+  SweptTable gpu;
+  gpu.At(0)->has_contents = true;
+  gpu.residue.Add(gpu.At(0));
+  gpu.residue.set_counted_bytes(0);
+  // Launches that take 4 ms beside a sweep, and fault on nothing.
+  const auto sweeps = [&gpu](uint64_t launches, uint64_t counted) {
+    uint64_t n = 0, all = 1000 * kMiB;
+    for (uint64_t i = 0; i < launches; ++i) {
+      gpu.residue.Add(gpu.At(0));
+      gpu.residue.NoteBytes(48 * kMiB, gpu.now);
+      if (counted) gpu.residue.set_counted_bytes(all += counted);
+      if (gpu.residue.IsDue(++gpu.now)) ++n, gpu.Sweep();
+    }
+    return n;
+  };
+  CHECK(sweeps(128, 0) <= 64);
+  const uint64_t settled = sweeps(1024, 0);
+  CHECK(settled <= 32);
+  CHECK(settled >= 8);
+  // Once they are true they count in full.
+  sweeps(64, 48 * kMiB);
+  CHECK(sweeps(128, 48 * kMiB) >= 60);
+}
+
 }  // namespace sluice::policy

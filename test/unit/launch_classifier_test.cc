@@ -8,13 +8,17 @@
 
 namespace sluice::policy {
 
+namespace {
+const LinkModel kLink;
+}  // namespace
+
 TEST_CASE("remote access is found far faster although the times by faults vary by half") {
   constexpr uint64_t kBytes =
       1128 * kChunkBytes;  // as lookups in a table of 3 GiB on an H200: 3 to 8 ms, 0.17 remotely
   using AccessClass = LaunchClassifier::AccessClass;
   uint64_t late_seeds = 0, all = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
-    LaunchClassifier classifier;
+    LaunchClassifier classifier(&kLink);
     uint64_t state = seed, launches = 0;
     for (; launches < 1000 && classifier.ClassOf(7, true, launches + 1) != AccessClass::kStreaming; ++launches) {
       LaunchProbe probe{.id = 7, .host_bytes = kBytes, .oversize = true, .by_faults = true};
@@ -22,9 +26,9 @@ TEST_CASE("remote access is found far faster although the times by faults vary b
       if (is_probe) {
         classifier.NoteProbe(probe, launches + 1);
       } else {
-        const RemoteShare share = classifier.ShareOf(7, kBytes);
+        const RemoteShare share = classifier.ShareOf(7, true, kBytes);
         probe.stride = share.stride;
-        if (share.stride) classifier.NoteMapped(7, std::min(share.max_new_bytes, kBytes / share.stride));
+        if (share.stride) classifier.NoteMapped(7, true, std::min(share.max_new_bytes, kBytes / share.stride));
       }
       state = state * 6364136223846793005u + 1442695040888963407u;
       const uint64_t faults_ns = 3'200'000 + (state >> 33) % 4'800'000;
@@ -42,7 +46,7 @@ TEST_CASE("remote access is found far faster although the times by faults vary b
 }
 
 TEST_CASE("noise does not switch launches between faults and remote access") {
-  LaunchClassifier classifier;
+  LaunchClassifier classifier(&kLink);
   constexpr uint64_t kBytes = 400 * kChunkBytes;
   using AccessClass = LaunchClassifier::AccessClass;
   uint64_t state = 1, changes = 0;
@@ -54,7 +58,7 @@ TEST_CASE("noise does not switch launches between faults and remote access") {
     if (access_class == AccessClass::kUnknownFaulting) {
       classifier.NoteProbe(probe, now);
     } else {
-      probe.stride = access_class == AccessClass::kStreaming ? 1 : classifier.ShareOf(7, kBytes).stride;
+      probe.stride = access_class == AccessClass::kStreaming ? 1 : classifier.ShareOf(7, true, kBytes).stride;
       if (!classifier.IsDue(7, true)) continue;
     }
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -68,7 +72,7 @@ TEST_CASE("noise does not switch launches between faults and remote access") {
 }
 
 TEST_CASE("the access class of a launch larger than its budget") {
-  LaunchClassifier classifier;
+  LaunchClassifier classifier(&kLink);
   const LaunchProbe faults{7, uint64_t{1} << 30, 0, true, true}, host{7, uint64_t{1} << 30, 0, true, false};
   CHECK(classifier.ClassOf(7, true, 1) == LaunchClassifier::AccessClass::kUnknownFaulting);
   classifier.NoteProbe(faults, 1);
@@ -88,7 +92,7 @@ TEST_CASE("a streaming launch that re-reads the little that it touches is left t
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   const LaunchProbe host{7, 64 * kMiB, 0, false}, faults{7, 32 * kMiB, 0, false, true};
   for (const bool sparse : {true, false}) {
-    LaunchClassifier classifier;
+    LaunchClassifier classifier(&kLink);
     classifier.NoteMeasured({7, 8 * kMiB, 0, false}, 200'000, 1);
     REQUIRE(classifier.ClassOf(7, false, 2) == LaunchClassifier::AccessClass::kStreaming);
     classifier.NoteMeasured(host, 1'600'000, 3);  // 42 GB/s: once
@@ -120,7 +124,7 @@ TEST_CASE("faults are tried for a streaming launch that re-reads a part of a set
     return n;
   };
   for (const bool is_sparse : {true, false}) {
-    LaunchClassifier classifier;
+    LaunchClassifier classifier(&kLink);
     classifier.NoteMeasured(host, 100'000, 1);
     REQUIRE(classifier.ClassOf(7, true, 2) == AccessClass::kStreaming);
     const int first = until_probe(&classifier, 5'000'000, 1000);
@@ -136,7 +140,7 @@ TEST_CASE("faults are tried for a streaming launch that re-reads a part of a set
   }
   // One pass over the whole set, and a launch that takes no more than its own time: never tried.
   for (const uint64_t ns : {8'600'000, 60'000}) {
-    LaunchClassifier classifier;
+    LaunchClassifier classifier(&kLink);
     classifier.NoteMeasured(host, 100'000, 1);
     CHECK(until_probe(&classifier, ns, 100'000) == 100'000);
   }
@@ -145,7 +149,7 @@ TEST_CASE("faults are tried for a streaming launch that re-reads a part of a set
 TEST_CASE("one slow launch of a streaming kind is no reason to try faults") {
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   const LaunchProbe host{.id = 7, .host_bytes = 384 * kMiB, .oversize = true, .stride = 1};
-  LaunchClassifier classifier;
+  LaunchClassifier classifier(&kLink);
   for (int i = 0; i < 100'000; ++i) {
     if (classifier.IsDue(7, true, 1)) classifier.NoteMeasured(host, i % 128 == 0 ? 5'000'000 : 20'000, 5);
     REQUIRE(classifier.ClassOf(7, true, 6) != LaunchClassifier::AccessClass::kUnknownFaulting);
@@ -153,7 +157,7 @@ TEST_CASE("one slow launch of a streaming kind is no reason to try faults") {
 }
 
 TEST_CASE("a host ahead of the GPU waits for the time that decides the class of its launches") {
-  LaunchClassifier classifier;
+  LaunchClassifier classifier(&kLink);
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   const LaunchProbe probe{7, 8 * kMiB, 0, false};
   for (int i = 0; i < 100; ++i) classifier.NoteMissing(7, false, kMiB, 100 * kMiB);
@@ -191,7 +195,7 @@ TEST_CASE("a host ahead of the GPU waits for the time that decides the class of 
 }
 
 TEST_CASE("the access class of an execution id") {
-  LaunchClassifier classifier;
+  LaunchClassifier classifier(&kLink);
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   const LaunchProbe probe{7, 8 * kMiB, 0, false}, faults{7, 8 * kMiB, 0, false, true};
   CHECK(classifier.ClassOf(7, false, 1) == LaunchClassifier::AccessClass::kUnknown);
@@ -213,7 +217,7 @@ TEST_CASE("the access class of an execution id") {
 }
 
 TEST_CASE("launches faster than the link could transfer their host-resident bytes touch little of them") {
-  LaunchClassifier classifier;
+  LaunchClassifier classifier(&kLink);
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   const LaunchProbe probe{7, 8 * kMiB, 0, false}, few{7, 2 * kMiB, 0, false};
   CHECK(!classifier.IsSparse(7));
@@ -246,7 +250,7 @@ TEST_CASE("sparse launches are recognized although every third one is delayed") 
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   const LaunchProbe probe{7, 8 * kMiB, 0, false};
   for (int first = 0; first < 3; ++first) {
-    LaunchClassifier classifier;
+    LaunchClassifier classifier(&kLink);
     for (int i = 0; i < 6; ++i) classifier.NoteMeasured(probe, i % 3 == first ? 175'000 : 13'000, 1);
     CHECK(classifier.IsSparse(7));
   }

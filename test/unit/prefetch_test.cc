@@ -93,7 +93,7 @@ TEST_CASE("chunks are evicted before the live bytes grow where evictions are fas
   for (const bool slow : {true, false}) {
     INFO((slow ? "slow" : "fast"));
     Training step;
-    step.residency.set_slow_write_back(slow);
+    step.residency.link().set_slow_write_back(slow);
     for (int i = 0; i < 4; ++i) {
       step.Forward();
       step.Quiet();

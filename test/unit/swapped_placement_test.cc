@@ -118,7 +118,7 @@ struct Optimizer : FakeGpu {
 
   explicit Optimizer(uint64_t capacity) : FakeGpu(kAll, capacity, Prefetch::kPredict) {
     residency.RemoveLive(Chunks(kFirstGradient, kGradients), Chunks(0, kAll));
-    residency.set_slow_write_back(false);
+    residency.link().set_slow_write_back(false);
   }
   void PlanStep() {
     for (uint64_t i = 0; i < kWeights; i += 2) RunTimed(100 + i, {Chunks(i, 2)}, 2);
@@ -155,7 +155,7 @@ TEST_CASE("with fast write-back, chunks that an iteration passes over three time
   CHECK(gpu.residency.stats().bytes_in - in < 2 * Optimizer::kMoment * kChunkBytes);
   CHECK(gpu.residency.stats().bytes_out - out < (2 * Optimizer::kMoment + Optimizer::kGradients) * kChunkBytes);
   Optimizer slow(34);
-  slow.residency.set_slow_write_back(true);
+  slow.residency.link().set_slow_write_back(true);
   for (int i = 0; i < 40; ++i) slow.PlanStep();
   CHECK(slow.RemoteBytes() > 0);
 }

@@ -14,7 +14,8 @@ constexpr uint64_t kChunks = 64;
 
 struct Rig {
   ChunkTable chunks;
-  TouchSampler sampler;
+  LinkModel link;
+  TouchSampler sampler{&link};
   std::vector<Extent> operands;
 
   explicit Rig(size_t count) {

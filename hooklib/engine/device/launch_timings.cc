@@ -13,6 +13,7 @@ namespace sluice {
 namespace {
 
 constexpr size_t kMaxTimedLaunches = 64, kMaxTimedWaits = 256;
+constexpr uint32_t kFetchesPerTimed = 16;
 
 // False: the events cannot be compared (a context that was reset).
 bool Elapsed(CUevent from, CUevent to, float* ms) {
@@ -183,7 +184,36 @@ void LaunchTimings::WaitForTransfer(Stream* stream, const TransferQueue& queue, 
   }
 }
 
+CUevent LaunchTimings::BeginFetch(const policy::PlanStep& step, Stream* stream) {
+  if (fetch_.context) {
+    if (g_real.cuEventQuery(fetch_.end) != CUDA_SUCCESS) return nullptr;
+    float ms = 0;
+    if (Elapsed(fetch_.begin, fetch_.end, &ms))
+      device_->residency.link().NoteFetch(fetch_.bytes, static_cast<uint64_t>(std::max(0.0F, ms) * 1e6F));
+    fetch_.context->timing_events.Give(fetch_.begin);
+    fetch_.context->timing_events.Give(fetch_.end);
+    fetch_ = {};
+  }
+  uint64_t bytes = 0;
+  for (const memory::Extent& run : step.fetch) bytes += run.bytes;
+  // Memory without contents moves nothing.
+  if (bytes < policy::LinkModel::kMinFetchBytes || bytes != step.fetch_content_bytes) return nullptr;
+  return fetches_++ % kFetchesPerTimed ? nullptr : stream->context->timing_events.Record(stream->fetch_queue.stream);
+}
+
+void LaunchTimings::EndFetch(CUevent begin, const policy::PlanStep& step, Stream* stream) {
+  if (!begin) return;
+  EventPool* const pool = &stream->context->timing_events;
+  CUevent end = pool->Record(stream->fetch_queue.stream);
+  if (end) {
+    fetch_ = {stream->context, begin, end, step.fetch_content_bytes};
+  } else {
+    pool->Give(begin);
+  }
+}
+
 void LaunchTimings::ForgetContext(const Context* context) {
+  if (fetch_.context == context) fetch_ = {};
   std::erase_if(waits_, [context](const TransferWait& wait) { return wait.context == context; });
   std::erase_if(timed_, [context](const TimedLaunch& timed) { return timed.context == context; });
   if (tail_.context == context) tail_ = {};

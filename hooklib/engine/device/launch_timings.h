@@ -40,6 +40,9 @@ class LaunchTimings {
   // The application stream waits, on the GPU, for an operation of one of its queues. Events around the wait tell how
   // long the stream stood.
   void WaitForTransfer(Stream* stream, const TransferQueue& queue, uint64_t op) SLUICE_DEVICE_LOCKED;
+  // Events around one of many fetches, on its queue, for the link model. Null: this one is not timed.
+  CUevent BeginFetch(const policy::PlanStep& step, Stream* stream) SLUICE_DEVICE_LOCKED;
+  void EndFetch(CUevent begin, const policy::PlanStep& step, Stream* stream) SLUICE_DEVICE_LOCKED;
   uint64_t stall_ns() const SLUICE_DEVICE_LOCKED { return stall_ns_; }  // of all such waits that are over
 
   void ForgetContext(const Context* context) SLUICE_DEVICE_LOCKED;
@@ -48,6 +51,11 @@ class LaunchTimings {
   struct TransferWait {
     Context* context;
     CUevent begin, end;
+  };
+  struct TimedFetch {
+    Context* context = nullptr;
+    CUevent begin = nullptr, end = nullptr;
+    uint64_t bytes = 0;
   };
   struct GraphTail {
     Context* context = nullptr;
@@ -70,6 +78,8 @@ class LaunchTimings {
   std::deque<TimedLaunch> timed_ SLUICE_BY_DEVICE_LOCK;
   std::deque<TransferWait> waits_ SLUICE_BY_DEVICE_LOCK;
   GraphTail tail_ SLUICE_BY_DEVICE_LOCK;
+  TimedFetch fetch_ SLUICE_BY_DEVICE_LOCK;
+  uint32_t fetches_ SLUICE_BY_DEVICE_LOCK = 0;  // that could have been timed
   uint64_t stall_ns_ SLUICE_BY_DEVICE_LOCK = 0;
   bool logged_faults_ SLUICE_BY_DEVICE_LOCK = false, logged_remote_ SLUICE_BY_DEVICE_LOCK = false;
   bool logged_graph_ SLUICE_BY_DEVICE_LOCK = false;

@@ -26,7 +26,7 @@ void Device::Execute(const policy::PlanStep& step, Stream* stream) {
   if (step.out_op && stream->evict_queue.HasStream()) {
     TransferQueue* const queue = &stream->evict_queue;
     const CUstream entry = eviction_threads::EntryStream(queue, &context->eviction_cells, step.evict);
-    residency.set_slow_write_back(entry == queue->stream);
+    residency.link().set_slow_write_back(entry == queue->stream);
     const uint64_t after = entry == queue->stream ? std::max(step.out_after, next_done) : step.out_after;
     if (after) WaitFor(stream->events, after, entry);
     const CUresult result = eviction_threads::QueueEviction(queue, entry, &context->eviction_cells, pool, step.evict);
@@ -39,7 +39,9 @@ void Device::Execute(const policy::PlanStep& step, Stream* stream) {
     const bool deferred = step.in_after_out && WaitFor(stream->evict_queue.events, step.in_after_out, queue->stream);
     if (!deferred && next_done) WaitFor(stream->events, next_done, queue->stream);
     AwaitDiscards(stream, queue->stream);
+    CUevent begin = timings.BeginFetch(step, stream);
     const CUresult result = FetchRuns(step.fetch, ordinal, queue->stream);
+    timings.EndFetch(begin, step, stream);
     if (result != CUDA_SUCCESS) {
       SLUICE_LOG(kDebug, "prefetch of %zu runs failed with %d; they will be faulted in", step.fetch.size(), result);
       residency.NoteNotFetched(step);

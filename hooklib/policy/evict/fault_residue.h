@@ -14,6 +14,7 @@
 #ifndef SLUICE_HOOKLIB_POLICY_EVICT_FAULT_RESIDUE_H_
 #define SLUICE_HOOKLIB_POLICY_EVICT_FAULT_RESIDUE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -34,23 +35,29 @@ class FaultResidue {
   static void Remove(Chunk* chunk) { chunk->in_fault_residue = false; }
   // A launch is expected to fault in so many bytes.
   void NoteBytes(uint64_t bytes, uint64_t now) {
-    expected_bytes_ += bytes;
+    expected_bytes_ += std::min(bytes, kMaxBytes >> distrust_);
     noted_at_ = now;
   }
   // Faults were on these pages, in order. Pages that were never written are in no count of bytes.
   void NoteFaultedIn(std::span<const Va> pages);
   // All bytes that faults have brought so far, where the driver counts them.
-  void set_counted_bytes(uint64_t bytes) { counted_bytes_ = bytes; }
+  void set_counted_bytes(uint64_t bytes) {
+    counts_ = true;
+    counted_bytes_ = bytes;
+  }
   // The next sweep is due, however small the estimate.
-  void SweepSoon() { expected_bytes_ = kMaxBytes; }
+  void SweepSoon() { sweep_soon_ = true; }
   // Whether all residue is to be evicted now. Asked before each launch; if true, Sweep is called next.
   bool IsDue(uint64_t now);
   // Calls f(Chunk*) for each chunk; f returns whether it is done with the chunk.
   template <typename F>
   void Sweep(ChunkTable* table, uint64_t now, F f) {
+    Calibrate();
     swept_at_ = noted_at_ = now;
     counted_at_sweep_ = counted_bytes_;
     expected_bytes_ = 0;
+    sweep_soon_ = false;
+    is_counted_ = true;
     std::erase_if(chunks_, [&](Va base) {
       Chunk* const chunk = table->Find(base);
       return !chunk || !chunk->in_fault_residue || f(chunk);
@@ -61,10 +68,17 @@ class FaultResidue {
   static constexpr uint64_t kMaxBytes = uint64_t{64} << 20;
   static constexpr uint64_t kRecentLaunches = 1024;
   static constexpr uint64_t kFirstSweepLaunches = 16;
+  static constexpr uint32_t kMaxDistrust = 6;
+  // Compares what was expected since the last sweep with what was counted.
+  void Calibrate();
   // By address, since arenas are returned. An entry is outdated once its chunk is not in_fault_residue.
   std::vector<Va> chunks_;
   uint64_t noted_at_ = 0;                          // the last launch that left residue, or the last sweep
   uint64_t expected_bytes_ = 0;                    // an estimate
+  uint32_t distrust_ = 0;                          // a launch adds at most kMaxBytes, halved so often
+  bool sweep_soon_ = false;                        // whatever it is
+  bool counts_ = false;                            // the driver does
+  bool is_counted_ = true;                         // all that may have come since the last sweep has contents
   uint64_t sweep_interval_ = kFirstSweepLaunches;  // launches between two sweeps, whatever the estimate
   uint64_t swept_at_ = 0;
   uint64_t counted_bytes_ = 0, counted_at_sweep_ = 0;

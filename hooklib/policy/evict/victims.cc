@@ -36,8 +36,12 @@ uint64_t Residency::Rank(const Chunk& chunk) const {
   if (const uint64_t freed_at = FreedAt(chunk); freed_at != kNever && !is_partial)
     return std::min(freed_at + reuse_distance_x64_ / 64, kRankClass - 1);
   if (chunk.next_use != kNever && chunk.next_use >= now_ && !is_partial) {
-    // Dropping a duplicate and fetching it takes a third of a write-back and a fetch.
-    const uint64_t distance = (chunk.next_use - now_) * (chunk.duplicate ? 3 : 1);
+    uint64_t distance = chunk.next_use - now_;
+    // A duplicate leaves and comes back for less, and is worth that much less room.
+    if (chunk.duplicate) {
+      distance = distance * link_.Cost(Residence::kSwapped, kChunkBytes, 0) /
+                 link_.Cost(Residence::kDuplicated, kChunkBytes, 0);
+    }
     return std::min(now_ + distance, kRankClass - 1);
   }
   return RankWithoutPrediction(chunk.last_use);

@@ -7,9 +7,9 @@
 // that it names, where these are known to the byte (extents of library calls, PyTorch's structs). It uses a sixteenth
 // of them where it was seen to be done with host memory in a fraction of the link's time (launch_classifier.h).
 //
-// An exchange of two chunks costs 100 and 22 ms a GiB, once; it saves 24 in each iteration. So chunks are exchanged
-// only for a large difference, and only where nothing else has moved for two iterations: a program whose working set
-// moves places its chunks anyway.
+// An exchange of two chunks costs a write-back and a fetch, once; a remote pass, which it saves in each iteration,
+// takes half of that or less (cost/link_model.h). So chunks are exchanged only for a large difference, and only where
+// nothing else has moved for two iterations: a program whose working set moves places its chunks anyway.
 //
 // Then the order counts. A launch on resident chunks is over before the host has queued the next one, and the link
 // idles; a launch on host-resident chunks keeps the link busy while the host queues the rest. So a chunk that is used

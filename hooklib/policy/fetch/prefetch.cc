@@ -117,7 +117,7 @@ void Residency::PrefetchFar(StreamQueues* queues, StreamId stream) {
 // While no eviction is in flight, the chunks that are needed last are evicted, as far as the live bytes will soon
 // exceed the room: a launch that takes new memory would wait for it.
 void Residency::EvictProactively(const StreamQueues& queues, StreamId stream) {
-  if (slow_write_back_ || budget_rising_ || !queues.evictions.empty() || now_ < proactive_paused_until_) return;
+  if (link_.slow_write_back() || budget_rising_ || !queues.evictions.empty() || now_ < proactive_paused_until_) return;
   const uint64_t room = capacity_ - std::min(capacity_, resident_bytes_ - idle_bytes_);
   const uint64_t need = queues.predictor.GrowthWithin(kProactiveLaunches) * kChunkBytes;
   const uint64_t bytes = std::min(kProactiveBytes, need - std::min(need, room));

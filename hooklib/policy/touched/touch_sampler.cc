@@ -11,13 +11,18 @@ constexpr double kSuspect = 0.5;
 constexpr uint32_t kUses = 2;             // launches that name a chunk and do not touch it
 constexpr uint32_t kMaxPendingAlike = 4;  // first samples under way in operands of one size
 // In chunks moved over the link. kOverdraft: the cost beyond credit of samples of operands that were found untouched.
-constexpr double kFaultCost = 5, kSuccessGain = 2, kInitialCredit = 128, kMaxCredit = 4096, kOverdraft = 512;
+constexpr double kSuccessGain = 2, kInitialCredit = 128, kMaxCredit = 4096, kOverdraft = 512;
 constexpr double kLackingShare = 0.001;  // of the bytes that launches lack, until the first credit is there again
 }  // namespace
 
 const double TouchSampler::kMaxTouched = 256;
 
-TouchSampler::TouchSampler() : credit_(kInitialCredit) {}
+TouchSampler::TouchSampler(const LinkModel* link) : link_(link), credit_(kInitialCredit) {}
+
+double TouchSampler::FaultCost() const {
+  return static_cast<double>(margins::kFaultSpread.Of(link_->NsPerGiB(LinkStep::kFault))) /
+         static_cast<double>(link_->NsPerGiB(LinkStep::kFetch));
+}
 
 TouchSampler::Counts TouchSampler::OwnCounts(Extent operand) const {
   const auto own = operands_.find(operand.base);
@@ -56,7 +61,7 @@ size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched, 
   }
   const double probability = sparse ? std::min(ProbabilityOf(operand), kSuspect) : ProbabilityOf(operand);
   if (sparse || IsSuspect(operand)) {
-    const double most = std::min((credit_ + kOverdraft) / kFaultCost, *touched) / probability;
+    const double most = std::min((credit_ + kOverdraft) / FaultCost(), *touched) / probability;
     const size_t allowed = std::min(unknown, static_cast<size_t>(std::max(0.0, most)));
     *touched -= static_cast<double>(allowed) * probability;
     return allowed;
@@ -64,7 +69,7 @@ size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched, 
   // One at a time of the unknown chunks. A chunk that was found touched stays resident or is placed by its cost: a
   // sample of a graph that lacks bytes all the time would cost a replay.
   const bool is_new = own->second.tried == 0 && own->second.pending == 0 && !IsTouchedWhole(operand);
-  const bool may_begin = AlikeCounts(operand).pending < kMaxPendingAlike && credit_ >= kFaultCost;
+  const bool may_begin = AlikeCounts(operand).pending < kMaxPendingAlike && credit_ >= FaultCost();
   if (!is_new || !may_begin || *touched < probability) return 0;
   *touched -= probability;
   return 1;
@@ -74,7 +79,7 @@ size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched, 
 size_t TouchSampler::AllowanceOfOld(Extent operand, size_t old, double* touched) const {
   const Counts alike = AlikeCounts(operand);
   if (!enabled_ || alike.touched == alike.tried) return 0;
-  const double most = std::max(0.0, std::min(credit_ / kFaultCost, *touched));
+  const double most = std::max(0.0, std::min(credit_ / FaultCost(), *touched));
   const size_t allowed = std::min(old, static_cast<size_t>(most));
   *touched -= static_cast<double>(allowed);
   return allowed;
@@ -91,7 +96,7 @@ void TouchSampler::Begin(Chunk* chunk, Extent operand) {
   ++left_out_;
   ++stats_.samples;
   for (Counts* const counts : {&operands_[operand.base], &sizes_[operand.bytes]}) ++counts->pending;
-  const double paid = kFaultCost * (is_again ? 1 : ProbabilityOf(operand));
+  const double paid = FaultCost() * (is_again ? 1 : ProbabilityOf(operand));
   credit_ -= paid;
   samples_[chunk->base] = {.operand = operand, .is_again = is_again, .paid = paid};
 }
@@ -125,7 +130,7 @@ bool TouchSampler::NoteFault(Chunk* chunk, uint64_t now) {
     const auto it = samples_.find(chunk->base);
     if (it != samples_.end()) {
       Count(it->second, true);
-      credit_ -= kFaultCost - it->second.paid;
+      credit_ -= FaultCost() - it->second.paid;
       samples_.erase(it);
     }
     ++stats_.touched;

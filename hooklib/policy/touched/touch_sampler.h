@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "hooklib/memory/chunk_table.h"
+#include "hooklib/policy/cost/link_model.h"
 #include "hooklib/policy/memory_names.h"
 
 namespace sluice::policy {
@@ -37,7 +38,7 @@ class TouchSampler {
   // queue, and so much may be resident beyond the capacity until the next launch.
   static const double kMaxTouched;
 
-  TouchSampler();
+  explicit TouchSampler(const LinkModel* link);
   // Whether the driver records faults: without records nothing is tried.
   void set_enabled(bool enabled) { enabled_ = enabled; }
   bool enabled() const { return enabled_; }
@@ -111,11 +112,13 @@ class TouchSampler {
   };
   Counts OwnCounts(Extent operand) const;
   Counts AlikeCounts(Extent operand) const;    // of all operands of its size
+  double FaultCost() const;                    // in chunks moved over the link
   double ProbabilityOf(Extent operand) const;  // that a chunk of it is touched
   void EndSample(const Sample& sample);
   void Count(const Sample& sample, bool is_touched);
   void ForgetKnown(Chunk* chunk);
 
+  const LinkModel* link_;
   bool enabled_ = false;
   size_t left_out_ = 0;
   double credit_;
