@@ -165,11 +165,7 @@ int main(int argc, char** argv) {
     CUevent begin, after_first, half, end;
     mark(&begin);
     for (uint64_t n = 0; n < launches; ++n, ++i) {
-      if (n == first) {
-        mark(&after_first);
-        std::fprintf(stderr, "resident after the first launches: %.0f MiB\n",
-                     static_cast<double>(p.card.Stats().resident_bytes) / 0x1p20);
-      }
+      if (n == first) mark(&after_first);
       if (n == launches / 2) mark(&half);
       work(p, i);
       if (ahead && i % ahead == ahead - 1) OK(cuStreamSynchronize(p.stream));  // as a program does after each step

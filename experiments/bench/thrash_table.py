@@ -5,9 +5,7 @@
 
 Virtual microseconds a launch; live bytes are 1.5, 3 and 6 times the budget of 512 MiB.
 - The settled state: the second half of all launches; the host waits after each 64.
-- The cost of settling: the first 256 launches of these, and all launches of a host that never waits. The last line
-  counts the cells whose first 256 launches take no longer than by faults, by 3 % or 10 ms in all. "(N MiB)": demand
-  paging had more than its budget resident then, so that its time is no measure.
+- The cost of settling: the first 256 launches of these, and all launches of a host that never waits.
 - A neighbour's pressure: 6 GiB are live in a budget of 4 GiB on a GPU of 8 GiB. A process without the hook takes 4.8
   GiB for a while, as unmanaged memory or as managed memory that it uses without a pause, so that about 2.9 GiB
   remain. Times are before, beside and after that process.
@@ -46,8 +44,6 @@ BUDGET_MIB = 512
 BESIDE = ("walk", "reread", "random", "random_reread", "lookup", "lookups")
 BESIDE_CHECKED = ("walk", "random")
 over_budget = []  # runs with more than their budget resident at their end
-FIRST_LAUNCHES, FIRST_RATIO, FIRST_LOSS_US = 256, 1.03, 10_000
-BUDGET_SLACK_MIB = 64 + 8 * 64  # fault residue, and what eight queued launches touch
 MODES = ("off", "predict")
 NEIGHBOURS = {"hold": "unmanaged memory", "busy": "managed memory, in use"}
 NEIGHBOUR_GIB, SHARED_LIVE_MIB, SHARED_BUDGET_MIB = 4.8, 6144, 4096
@@ -59,7 +55,7 @@ def environment(build):
 
 
 def play(build, hook, name, live_mib, mode, launches, ahead=64, budget_mib=BUDGET_MIB):
-    """Microseconds a launch: of the second half, of the first 256 launches, of all; MiB resident behind the latter."""
+    """Microseconds a launch: of the second half, of the first 256 launches, of all."""
     env = environment(build) | {
         "LD_PRELOAD": str(hook / "libsluice.so"),
         "SLUICE_GPU_MEMORY": f"{budget_mib}Mi",
@@ -79,8 +75,7 @@ def play(build, hook, name, live_mib, mode, launches, ahead=64, budget_mib=BUDGE
     resident = float(re.search(r"resident at the end: (\d+) MiB", done.stderr)[1])
     if resident > budget_mib:
         over_budget.append(f"{name} {live_mib} {mode}: {resident:.0f} MiB")
-    after_first = re.search(r"resident after the first launches: (\d+) MiB", done.stderr)
-    return [float(time) for time in done.stdout.split()] + [float(after_first[1])]
+    return [float(time) for time in done.stdout.split()]
 
 
 def beside(build, hook, name, mode, neighbour, launches):
@@ -137,7 +132,7 @@ def main():
     options = parser.parse_args()
     build = pathlib.Path(options.build).resolve()
     hook = pathlib.Path(options.hook).resolve() if options.hook else build / "lib"
-    slower, late, unfair = [], [], []
+    slower = []
     heads = ["faults, sluice, us", "first 256"] + ([] if options.check else ["host never waits"])
     print(
         "| workload, live / budget |"
@@ -153,7 +148,7 @@ def main():
     for name, ratio, budget_mib in cells + [("lookup", 1.5, SHARED_BUDGET_MIB)]:
         # A table of 6 GiB is mapped remotely in steps, which takes 3,500 launches.
         launches = options.launches * (2 if budget_mib > BUDGET_MIB else 1)
-        (off, off_first, _, off_mib), (on, on_first, _, _) = (
+        (off, off_first, _), (on, on_first, _) = (
             play(build, hook, name, int(ratio * budget_mib), mode, launches, 64, budget_mib) for mode in MODES
         )
         pairs = [(off, on), (off_first, on_first)]
@@ -162,17 +157,7 @@ def main():
                 [play(build, hook, name, int(ratio * budget_mib), mode, launches, 0, budget_mib)[2] for mode in MODES]
             )
         label = f"{name}, {ratio}" + (" of 4 GiB" if budget_mib > BUDGET_MIB else "")
-        exceeds = off_mib > budget_mib + BUDGET_SLACK_MIB
-        notes = ["", f" ({off_mib:.0f} MiB)" if exceeds else "", ""]
-        print(
-            f"| {label} |" + "".join(f" {a:.0f}{note}, {b:.0f} | {a / b:.2f} |" for (a, b), note in zip(pairs, notes)),
-            flush=True,
-        )
-        loss = (on_first - off_first) * FIRST_LAUNCHES
-        if exceeds:
-            unfair.append(label)
-        elif on_first > FIRST_RATIO * off_first and loss > FIRST_LOSS_US:
-            late.append(f"{label}: {loss / 1000:.0f} ms")
+        print(f"| {label} |" + "".join(f" {a:.0f}, {b:.0f} | {a / b:.2f} |" for a, b in pairs), flush=True)
         if on > 1.03 * off:
             slower.append(f"{name} at {ratio}: {on / off:.2f}")
     print(
@@ -192,11 +177,6 @@ def main():
                 slower.append(f"{name} beside {memory}: {on[1] / off[1]:.2f}")
             if name in BESIDE_CHECKED and not exit_line.logs_driver_pressure(log):
                 slower.append(f"{name} beside {memory}: the hook did not log the pressure:\n{log[-2000:]}")
-    met = len(cells) + 1 - len(late) - len(unfair)
-    print(
-        f"\nfirst {FIRST_LAUNCHES} launches: {met} of {len(cells) + 1} cells no slower than by faults; "
-        f"{len(unfair)} where faults exceed their budget" + (f"; slower: {', '.join(late)}" if late else "")
-    )
     if slower:
         print("\nslower than demand paging by more than 3 %: " + ", ".join(slower))
     if over_budget:

@@ -287,7 +287,6 @@ class Residency : private ResidencyState {
   void SelectRemote(StreamId stream, uint64_t id, bool oversize);
   void EndIteration(const StreamQueues& queues);
   bool IsLongLived(const Chunk& chunk, uint64_t id) const { return iterations_.IsLongLived(chunk, id, now_); }
-  bool IsBeyondRegret(StreamId stream, uint64_t id, bool* evicting);
   bool StaysRemote(const Predictor& predictor, const Chunk& chunk, uint64_t id);
   void NoteRequired(Chunk* chunk, uint64_t id, uint64_t iterations);
   void NoteEvicted(Chunk* chunk);

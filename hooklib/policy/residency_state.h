@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "hooklib/policy/cost/link_model.h"
-#include "hooklib/policy/cost/regret_account.h"
 #include "hooklib/policy/evict/candidates.h"
 #include "hooklib/policy/evict/fault_residue.h"
 #include "hooklib/policy/fetch/graph_strategy.h"
@@ -103,7 +102,6 @@ class ResidencyState {
   uint32_t explored_replays_ = 0;  // of graphs whose chunks were sampled
   LaunchSamples launch_samples_;
   LaunchClassifier classifier_{&link_};
-  RegretAccount regret_;
   GraphStrategies graph_strategies_;
   uint64_t last_graph_at_ = 0, bytes_since_graph_ = 0;  // a graph with a strategy; chunks used since
   GraphRemainder graph_remainder_;

@@ -213,7 +213,7 @@ SCENARIO(overwritten_after_remote_reads) {
       read_once(s);
       OK(cuStreamSynchronize(s));
     }
-    remote_bytes = card.Stats().remote_bytes;
+    remote_bytes = card.Stats().remote_bytes - remote_bytes;
     card.Named(s, {Update(sum, 4 * kMiB)}, 8'000'000);
     read_once(s);
     if (round % 2) {  // only an event orders the two

@@ -49,11 +49,6 @@ struct FakeGpu {
       residency.NoteMeasured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host_bytes) / rate));
     return probe;
   }
-  // A launch touched a large set whole: fetches for others are paid from its credit.
-  void EarnCredit() {
-    const uint64_t bytes = uint64_t{1} << 30;
-    residency.NoteMeasured({.id = 99'999, .host_bytes = bytes, .by_faults = true, .exploratory = true}, bytes);
-  }
   const Chunk& At(uint64_t chunk) { return *residency.chunks().Find(kBase + chunk * kChunkBytes); }
   bool Resident(uint64_t chunk) { return At(chunk).resident; }
   uint64_t CountResident(uint64_t first, uint64_t count) {

@@ -26,9 +26,9 @@ TEST_CASE("remote access is found far faster although the times by faults vary b
       if (is_probe) {
         classifier.NoteProbe(probe, launches + 1);
       } else {
-        const RemoteShare share = classifier.ShareOf(7, true, kBytes);
+        const RemoteShare share = classifier.ShareOf(7, kBytes);
         probe.stride = share.stride;
-        if (share.stride) classifier.NoteMapped(7, true, std::min(share.max_new_bytes, kBytes / share.stride));
+        if (share.stride) classifier.NoteMapped(7, std::min(share.max_new_bytes, kBytes / share.stride));
       }
       state = state * 6364136223846793005u + 1442695040888963407u;
       const uint64_t faults_ns = 3'200'000 + (state >> 33) % 4'800'000;
@@ -58,7 +58,7 @@ TEST_CASE("noise does not switch launches between faults and remote access") {
     if (access_class == AccessClass::kUnknownFaulting) {
       classifier.NoteProbe(probe, now);
     } else {
-      probe.stride = access_class == AccessClass::kStreaming ? 1 : classifier.ShareOf(7, true, kBytes).stride;
+      probe.stride = access_class == AccessClass::kStreaming ? 1 : classifier.ShareOf(7, kBytes).stride;
       if (!classifier.IsDue(7, true)) continue;
     }
     state = state * 6364136223846793005u + 1442695040888963407u;

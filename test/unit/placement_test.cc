@@ -214,7 +214,6 @@ TEST_CASE("a probe uses a dominant table remotely as a whole, and a few chunks o
   for (const bool alone : {true, false}) {
     // 20 chunks of other launches fill the capacity. The table, live as long, was never resident.
     FakeGpu gpu(16 + 20, 20, Prefetch::kPredict);
-    gpu.EarnCredit();
     for (int i = 0; i < 8; ++i) {
       gpu.Queue({Chunks(0, 16)}, 1, 700);
       gpu.Queue({Chunks(16, 20)}, 1, 710);

@@ -350,7 +350,6 @@ TEST_CASE("the eviction order does not grow while the sets of launches are resid
 
 TEST_CASE("a host that never waits has to wait once where all chunks to probe are always being evicted") {
   FakeGpu gpu(40, 20, Prefetch::kPredict);
-  gpu.EarnCredit();
   gpu.time.transfers_instant = false;
   uint64_t in = 0, out = 0;
   bool probed = false;

@@ -3,15 +3,10 @@
 #include <algorithm>
 
 #include "hooklib/memory/types.h"
-#include "hooklib/policy/fetch/remote_steps.h"
 
 namespace sluice::policy {
 
 namespace {
-using remote_steps::kAwaitedSamples;
-using remote_steps::kMaxStepLaunches;
-using remote_steps::kWholeStride;
-
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 // A launch's own time: a start, and its resident bytes at half of a GPU's memory rate, in bytes a ns.
 constexpr uint64_t kStartNs = 20000;
@@ -28,6 +23,28 @@ constexpr uint8_t kSettledTimes = 4;
 constexpr uint32_t kDecidingLaunches = 4;  // launches of a new class that are all timed
 constexpr uint32_t kBacklogLaunches = 32;  // more than a training step has of most ids
 constexpr uint8_t kMaxWaitRounds = 10, kMaxAwaitedLaunches = 4;
+// The shares of an id's fault time that the first and the second remote part may cost. Little: nearly all losers lose
+// with the first part, and a gain is earned back in a few launches.
+constexpr uint64_t kFirstPartShare = 16, kSecondPartShare = 8;
+// The parts that are probed, one after the other. The first finds launches that re-read the rows they touch: 16 rows
+// read 256 times over take 0.2 ms by faults, 5 in host memory, and 0.3 with a 64th of the table there. The second finds
+// whether anything is gained.
+constexpr uint32_t kFirstStride = 64, kSecondStride = 4, kWholeStride = 1;
+constexpr uint64_t kStepNs = 8'000'000;  // of a step's other costs: launches that are awaited, and slower ones
+constexpr uint32_t kSamples = 16, kAwaitedSamples = 8;  // launches timed for a step; awaited if the host has to wait
+constexpr uint32_t kMaxSamples = 64;
+constexpr uint8_t kMaxFailedSteps = 8;
+constexpr uint32_t kMaxStepLaunches = 128;  // launches of a step of which each is timed; then every 64th
+
+// The time that a launch may take with this part in host memory, by the time before. First part: not much longer.
+// Second part: so much less that the whole gains a quarter. All: no longer. On an H200 one launch takes half as long
+// again as another (3.4 to 8 ms), so results in between are timed on.
+constexpr uint64_t MaxGoodNs(uint32_t stride, uint64_t before) {
+  return stride == kFirstStride ? before + before / 8 : stride == kSecondStride ? before - before / 16 : before;
+}
+constexpr uint64_t MinBadNs(uint32_t stride, uint64_t before) {
+  return before + before / (stride == kFirstStride ? 2 : 4);
+}
 }  // namespace
 
 LaunchClassifier::Record* LaunchClassifier::Find(uint64_t id, bool oversize) const {
@@ -56,35 +73,17 @@ LaunchClassifier::AccessClass LaunchClassifier::ClassOf(uint64_t id, bool oversi
   if (duplicates && access_class == AccessClass::kUnknownFaulting)
     access_class = record->failures[0] ? AccessClass::kFetch : AccessClass::kUnknown;
   // Its first times are awaited. Faults bring the touched pages, at worst at half of the rate.
-  const bool awaits_faults = record->access_class == AccessClass::kUnknownFaulting && !record->faults_ns;
-  if (awaits_faults && (faults_first || record->tries_faults) && now < record->retry_at) return AccessClass::kFaulting;
+  if (access_class == AccessClass::kUnknownFaulting && faults_first && !record->faults_ns && now < record->retry_at)
+    return AccessClass::kFaulting;
   if ((access_class == AccessClass::kUnknown || access_class == AccessClass::kUnknownFaulting) &&
       now < record->retry_at)
-    return record->is_sparse_by_faults && !oversize ? AccessClass::kFaulting : AccessClass::kFetch;
+    return AccessClass::kFetch;
   return access_class;
 }
 
-bool LaunchClassifier::IsUndecided(uint64_t id) const {
-  const Record* const record = Find(id, false);
-  return !record || (!record->is_dense && !record->faults_ns &&
-                     (record->access_class == AccessClass::kUnknown || record->access_class == AccessClass::kFetch));
-}
-
-bool LaunchClassifier::MayTryRemote(uint64_t id) const {
-  const Record* const record = Find(id, false);
-  return record && record->is_sparse_by_faults && record->access_class == AccessClass::kFaulting &&
-         !record->failures[0];
-}
-
-uint64_t LaunchClassifier::FaultNs(uint64_t id) const {
-  const Record* const record = Find(id, false);
-  return record ? record->spent_ns + record->uncounted * record->faults_ns : 0;
-}
-
 bool LaunchClassifier::LeftToFaults(uint64_t id) const {
-  if (const Record* const record = Find(id, true)) return record->access_class != AccessClass::kStreaming;
-  const Record* const record = Find(id, false);
-  return record && record->access_class == AccessClass::kFaulting;
+  const Record* const record = Find(id, true);
+  return record && record->access_class != AccessClass::kStreaming;
 }
 
 LaunchClassifier::Traits LaunchClassifier::TraitsOf(uint64_t id, bool oversize, uint64_t now) {
@@ -135,9 +134,9 @@ bool LaunchClassifier::ShouldAwait(uint64_t id) const {
   return false;
 }
 
-void LaunchClassifier::NoteBlocked(uint64_t id, bool at_once) {
+void LaunchClassifier::NoteBlocked(uint64_t id) {
   Record& record = FindOrAdd(id, false);
-  if (record.wants_wait || (++record.blocked < kBacklogLaunches << record.wait_rounds && !at_once)) return;
+  if (record.wants_wait || ++record.blocked < kBacklogLaunches << record.wait_rounds) return;
   record.blocked = 0;
   record.awaited_launches = 0;
   record.wait_rounds = std::min<uint8_t>(record.wait_rounds + 1, kMaxWaitRounds);
@@ -168,19 +167,10 @@ void LaunchClassifier::NoteAnswered(const LaunchProbe& probe) {
 
 void LaunchClassifier::NoteProbe(const LaunchProbe& probe, uint64_t now) {
   Record& record = FindOrAdd(probe.id, probe.oversize);
-  // Its time was never known: the next ones are fetched for.
-  const bool is_unanswered =
-      probe.by_faults && record.tries_faults && record.access_class == AccessClass::kUnknownFaulting;
-  if (is_unanswered) record.tries_faults = false;
   record.access_class = probe.by_faults ? AccessClass::kUnknownFaulting : AccessClass::kUnknown;
   record.retry_at = now + 512;
   ++record.awaited;
   if (!probe.by_faults) ++stats_.probes;
-  // Launches that touch their whole set are slow until this one has told so: the host waits at once.
-  if (probe.by_faults && record.tries_faults && !record.has_backlog) {
-    record.has_backlog = true;
-    ++backlogged_records_;
-  }
 }
 
 bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint64_t now) {
@@ -190,11 +180,9 @@ bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint6
     std::fill(std::begin(cache_), std::end(cache_), CacheSlot{});
   }
   Record& record = FindOrAdd(probe.id, probe.oversize);
-  bool tried_faults = false;
   // A launch beside many evictions took far longer than the next ones will.
   if (probe.by_faults) record.spent_ns += std::exchange(record.uncounted, 0) * std::min(ns, record.faults_ns);
   if (probe.by_faults && !probe.stride) {
-    tried_faults = std::exchange(record.tries_faults, false);
     record.previous_faults_ns = record.faults_ns;
     record.faults_ns = ns;
   }
@@ -212,9 +200,7 @@ bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint6
   if (record.access_class == AccessClass::kUnknownFaulting && record.remote_rate && !probe.by_faults) return false;
   const uint64_t own = kStartNs + probe.resident_bytes / kGpuRate;
   const uint64_t spent = ns - std::min(ns, own);
-  const bool is_sparse = record.is_sparse_by_faults && !probe.oversize;
-  const uint64_t most =
-      is_sparse && !probe.by_faults ? std::min(MostNs(probe, spent), record.faults_ns) : MostNs(probe, spent);
+  const uint64_t most = MostNs(probe, spent);
   if (probe.exploratory && !probe.by_faults && spent > most) {
     ++stats_.slow_probes;
     stats_.lost_ns += spent - most;
@@ -239,45 +225,16 @@ bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint6
         return false;
       }
     }
-    // A launch that was faster than the link touched little of its set, and tells nothing of the next one's passes.
-    // Faults cost little then, and remote use is compared with them (ShareOf).
-    const bool touches_little = !probe.by_faults && probe.oversize && probe.exploratory && !probe.duplicates &&
-                                spent < margins::kSparse.Of(link_->Ns(LinkStep::kRemoteRead, probe.host_bytes));
-    left_remote_ |= touches_little;
-    record.access_class = probe.by_faults || touches_little ? AccessClass::kFaulting : AccessClass::kStreaming;
+    record.access_class = probe.by_faults ? AccessClass::kFaulting : AccessClass::kStreaming;
     record.failures[probe.by_faults] = 0;
-    findings_.found_sparse |= probe.by_faults && probe.exploratory;
-    if (probe.by_faults) record.is_sparse_by_faults = true;
-    const bool passed_once = !probe.by_faults && !probe.oversize && probe.exploratory && !probe.duplicates &&
-                             spent >= margins::kDense.Of(link_->Ns(LinkStep::kRemoteRead, probe.host_bytes));
-    // A sparse one that is faster remotely than by faults pays for other probes.
-    const bool gained = is_sparse && !probe.by_faults;
-    if (passed_once || gained) findings_.earned_bytes = std::max(findings_.earned_bytes, probe.host_bytes);
     if (!probe.by_faults || record.confirmed == kSettledTimes) return false;
     return ++record.confirmed == kSettledTimes;
   }
-  // Something else than the set may have been missing, as an operand that others use: asked once more.
-  if (probe.by_faults && tried_faults && record.failures[1] == 0 &&
-      spent < margins::kDense.Of(link_->Ns(LinkStep::kFault, probe.host_bytes))) {
-    record.failures[1] = 1;
-    record.faults_ns = 0;
-    record.access_class = AccessClass::kUnknown;
-    record.retry_at = now;
-    return false;
-  }
-  // A launch that took several passes over its part: most read all of it again, few the same rows.
-  if (!probe.by_faults && !probe.oversize && probe.exploratory && !is_sparse)
-    findings_.earned_bytes = std::max(findings_.earned_bytes, probe.host_bytes);
   record.launches = 0;
   record.confirmed = 0;
   record.stride = 0;
   record.step = Record::Step::kNone;
   ++record.failures[probe.by_faults];
-  if (probe.by_faults && !probe.oversize) {
-    record.is_dense = true;
-    record.is_sparse_by_faults = false;
-    findings_.earned_bytes = std::max(findings_.earned_bytes, probe.host_bytes);
-  }
   // One slow launch may have run beside other work: it is probed again, ever later, a few times. Before its launches
   // are fetched for good, they are left to faults twice.
   const uint8_t failures = record.failures[0];
@@ -286,10 +243,9 @@ bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint6
     record.remote_rate = 0;
     return false;
   }
-  record.access_class = is_sparse && !probe.by_faults ? AccessClass::kFaulting
-                        : failures < kMaxFailures     ? AccessClass::kUnknown
-                        : record.failures[1] < 2      ? AccessClass::kUnknownFaulting
-                                                      : AccessClass::kFetch;
+  record.access_class = failures < kMaxFailures  ? AccessClass::kUnknown
+                        : record.failures[1] < 2 ? AccessClass::kUnknownFaulting
+                                                 : AccessClass::kFetch;
   record.retry_at = failures == 0 || failures >= kMaxFailures ? now : now + (uint64_t{256} << (2 * failures));
   return false;
 }
@@ -323,6 +279,78 @@ bool LaunchClassifier::NoteRemote(Record* record, uint64_t bytes, uint64_t ns) c
   if (record->remote_ns < cost << (kProbeBackoffShift * record->failures[1])) return false;
   record->remote_ns = 0;
   return true;
+}
+
+RemoteShare LaunchClassifier::ShareOf(uint64_t id, uint64_t bytes) {
+  Record& record = FindOrAdd(id, true);
+  ++record.uncounted;
+  // The first part is likely to be unmapped again. Each failure widens the distance to the next step.
+  const uint64_t map_all_ns = link_->MapNs(bytes), shift = uint64_t{3} * record.failed_steps;
+  const uint64_t first = kFirstPartShare * (kStepNs + 2 * map_all_ns / kFirstStride);
+  const uint64_t second = kSecondPartShare * (kStepNs + map_all_ns / kSecondStride - map_all_ns / kFirstStride);
+  if (record.step == Record::Step::kNone && record.confirmed &&
+      record.spent_ns >= (record.stride ? second : first) << shift) {
+    BeginStep(&record, record.stride ? kSecondStride : 0, record.before_ns);
+    if (!record.stride) record.step = Record::Step::kBefore;
+  }
+  const uint64_t may = record.spent_ns / (record.stride == kSecondStride ? kSecondPartShare : kFirstPartShare);
+  return {record.stride, may > record.map_ns ? (may - record.map_ns) / link_->map_chunk_ns() * kChunkBytes : 0};
+}
+
+void LaunchClassifier::NoteMapped(uint64_t id, uint64_t bytes) {
+  FindOrAdd(id, true).map_ns += link_->MapNs(bytes);
+}
+
+// Compares the mean time of a few launches with each part with that of the part before. True where this decides about
+// the next launches.
+bool LaunchClassifier::AddSample(Record* record, uint32_t stride, uint64_t ns) {
+  using Step = Record::Step;
+  if (record->stride != stride) return false;
+  if (record->step == Step::kNone) {
+    if (!stride) return false;
+    // Far slower than the time before: compared again at once.
+    if (ns > 2 * record->before_ns) {
+      record->step = Step::kAfter;
+      record->launches = 0;
+    }
+  }
+  record->sum_ns += ns;
+  const uint32_t samples = ++record->samples;
+  const uint64_t mean = record->sum_ns / samples, before = record->before_ns;
+  if (record->step == Step::kBefore) {
+    if (samples < kSamples) return false;
+    BeginStep(record, kFirstStride, mean);
+    return false;
+  }
+  const bool is_complete = samples % kSamples == 0;
+  const bool worse = record->sum_ns > std::max(samples, kSamples) * MinBadNs(stride, before) ||
+                     (samples == kMaxSamples && mean > MaxGoodNs(stride, before));
+  if (!worse && (!is_complete || mean > MaxGoodNs(stride, before))) return false;
+  record->samples = 0;
+  record->sum_ns = 0;
+  record->launches = 0;
+  if (!worse && stride != kSecondStride) {
+    record->step = Step::kNone;
+    if (stride == kFirstStride) record->before_ns = (before + mean) / 2;  // nearly nothing is mapped yet
+    return false;
+  }
+  record->stride = worse ? 0 : kWholeStride;
+  record->access_class = worse ? AccessClass::kFaulting : AccessClass::kStreaming;
+  if (!worse) return true;
+  record->step = Step::kNone;
+  record->spent_ns = record->map_ns = 0;
+  record->failed_steps = std::min<uint8_t>(record->failed_steps + 1, kMaxFailedSteps);
+  return left_remote_ = true;
+}
+
+// Probes a part.
+void LaunchClassifier::BeginStep(Record* record, uint32_t stride, uint64_t before_ns) {
+  record->step = Record::Step::kAfter;
+  record->stride = stride;
+  record->before_ns = before_ns;
+  record->launches = 0;
+  record->samples = 0;
+  record->sum_ns = 0;
 }
 
 uint64_t LaunchClassifier::MaxFaultBytes(uint64_t id) const {

@@ -4,9 +4,9 @@
 //
 // A streaming kernel (an optimizer's update, a decoder's small-batch GEMM) passes over host memory at the link's rate,
 // without faults and without moving a page. On an H200 that takes 24 ms a GiB read and written, where a fetch takes 22
-// and the eviction for its room 30 (cost/link_model.h). A kernel that re-reads its operands is slow there: a GEMM of
-// 16,384 rows over 128 MiB of weights takes 232 ms instead of 2.5. Nothing in a launch tells one from the other. So it
-// is measured for each execution id, first on a few chunks, later now and then.
+// and the eviction for its room 30 (cost/link_model.h). A kernel that re-reads its operands is slow there: a GEMM of 16,384 rows over 128
+// MiB of weights takes 232 ms instead of 2.5. Nothing in a launch tells one from the other. So it is measured for each
+// execution id, first on a few chunks, later now and then.
 //
 // A kernel that looks up rows of a table names all of it. A fetch costs 52 ms a GiB, room included, and faults bring
 // only the touched pages. That is measured in the same way, where the launch does not stream: chunks that a probe
@@ -25,10 +25,21 @@
 #include <utility>
 
 #include "hooklib/policy/cost/link_model.h"
-#include "hooklib/policy/fetch/launch_record.h"
 #include "hooklib/policy/memory_names.h"
 
 namespace sluice::policy {
+
+// One launch that is to be timed, since not all of its set is fetched.
+struct LaunchProbe {
+  uint64_t id = 0;              // execution id; 0: nothing to time
+  uint64_t host_bytes = 0;      // of its set, host-resident
+  uint64_t resident_bytes = 0;  // of its set, resident
+  bool oversize = false;        // the set is larger than the capacity: faults are the alternative
+  bool by_faults = false;       // host-resident chunks are left to faults, not used remotely
+  bool duplicates = false;      // fetched, they would be evicted again without a copy
+  bool exploratory = false;     // probes an unknown class; false: times a known class again
+  uint32_t stride = 0;          // of an oversize set each stride-th chunk is used remotely (ShareOf); 0: none
+};
 
 // The part that a launch uses remotely although it is left to faults: each stride-th chunk.
 struct RemoteShare {
@@ -44,7 +55,13 @@ struct ProbeStats {
 
 class LaunchClassifier {
  public:
-  using AccessClass = policy::AccessClass;
+  enum class AccessClass : uint8_t {
+    kUnknown,          // some chunks may stay in host memory, and the launch is timed
+    kUnknownFaulting,  // some chunks are left to faults, and the launch is timed
+    kStreaming,        // uses host memory at no more than the link's price
+    kFaulting,         // touches little of its set: left to faults
+    kFetch,            // re-reads its set, or its probe's time is awaited: fetched
+  };
 
   explicit LaunchClassifier(const LinkModel* link) : link_(link) {}
 
@@ -52,16 +69,8 @@ class LaunchClassifier {
   // their own. `duplicates`: its missing chunks would be evicted again without a copy, which is always better than
   // faults.
   AccessClass ClassOf(uint64_t id, bool oversize, uint64_t now, bool duplicates = false);
-  // Whether launches of this id, if oversize, are left to faults; or those of other sizes.
+  // Whether launches of this id, if oversize, are left to faults.
   bool LeftToFaults(uint64_t id) const;
-  // Whether no time has told yet how much of their set launches of this id touch, which are not oversize.
-  bool IsUndecided(uint64_t id) const;
-  // Such a launch is left to demand faults, and timed. Launches of its id are left to faults until its time is known.
-  void TryFaults(uint64_t id) { FindOrAdd(id, false).tries_faults = true; }
-  // Whether it touches little of its set, by the time of a launch that was left to faults, and was never slow remotely.
-  bool MayTryRemote(uint64_t id) const;
-  // The time of its launches that were left to faults, about.
-  uint64_t FaultNs(uint64_t id) const;
   // Whether launches of this id were slow in host memory, and did not stream since.
   bool IsSlowRemote(uint64_t id, bool oversize) const;
   // Whether launches of this id touch little of their set: they were done with host memory in less than a quarter of
@@ -82,9 +91,8 @@ class LaunchClassifier {
   // its time decides much. A program that runs a thousand launches ahead may treat all of them wrongly.
   bool ShouldAwait(uint64_t id) const;
   // A launch of this id, not oversize, was to be probed, but the evictions of all its missing chunks were in flight.
-  // Where the host never waits this would go on for ever: then it had better wait once (ShouldAwait). `at_once`: before
-  // the next launch, since each costs much.
-  void NoteBlocked(uint64_t id, bool at_once = false);
+  // Where the host never waits this would go on for ever: then it had better wait once (ShouldAwait).
+  void NoteBlocked(uint64_t id);
   // The host has waited before a launch of this id, or will not wait any longer. If the launch misses nothing the host
   // waits for the next one, too, up to four times.
   void NoteAwaited(uint64_t id);
@@ -94,17 +102,10 @@ class LaunchClassifier {
   void NoteProbe(const LaunchProbe& probe, uint64_t now);
   // The launch's time on the GPU's clock. True where this settles that its id is left to faults.
   bool NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint64_t now);
-  // A launch of this id is left to faults and misses so many bytes: the part of them that it uses remotely.
-  RemoteShare ShareOf(uint64_t id, bool oversize, uint64_t bytes);
+  // An oversize launch of this id is left to faults and misses so many bytes: the part of them that it uses remotely.
+  RemoteShare ShareOf(uint64_t id, uint64_t bytes);
   // So many bytes were mapped for that.
-  void NoteMapped(uint64_t id, bool oversize, uint64_t bytes);
-  // What timed launches have told since the last call, for the regret account: the most bytes of a set of which one
-  // touched most, or was right to use remotely; and whether one touched little.
-  struct FaultFindings {
-    uint64_t earned_bytes = 0;
-    bool found_sparse = false;
-  };
-  FaultFindings TakeFindings() { return std::exchange(findings_, {}); }
+  void NoteMapped(uint64_t id, uint64_t bytes);
   // Whether launches of some id were found to be slower in host memory than by faults since the last call.
   bool TakeLeftRemote() { return std::exchange(left_remote_, false); }
   // The most bytes that faults bring for an oversize launch of this id, by the times of the newest timed ones; kNever:
@@ -116,7 +117,42 @@ class LaunchClassifier {
   const ProbeStats& probe_stats() const { return stats_; }
 
  private:
-  using Record = LaunchRecord;
+  struct Record {
+    AccessClass access_class = AccessClass::kUnknown;
+    uint8_t failures[2] = {};  // of remote use, of faults
+    uint8_t slow = 0;          // times in a row that it streamed, but slower than one pass
+    uint8_t sparse_score = 0;  // times that it touched little of its host-resident bytes, less the others
+    bool sparse = false;
+    uint8_t confirmed = 0;            // times in a row that faults were better
+    uint64_t remote_rate = 0;         // bytes a ns in host memory, the measure for faults; 0: only a fetch is
+    uint64_t remote_rate_bytes = 0;   // that remote_rate was measured with
+    uint32_t launches = 0;            // not fetched for, since the class was set
+    uint32_t counted = 0;             // launches whose time is in remote_ns
+    uint64_t newest_remote_ns = 0;    // of the newest timed launch of a streaming class, beyond its own time
+    uint64_t remote_ns = 0;           // by launches of a streaming class, about, since the last probe of faults
+    uint16_t awaited = 0;             // times that decide about the next launches
+    bool has_backlog = false;         // so many are queued behind a probe that the host should wait
+    uint32_t queued = 0;              // launches that missed bytes while any time was awaited
+    uint64_t queued_bytes = 0;        // that they missed
+    uint64_t retry_at = 0;            // launch number
+    uint64_t faults_ns = 0;           // of the newest timed launch that was left to faults
+    uint64_t previous_faults_ns = 0;  // of the one before
+    // Remote use probed instead of faults, with a greater part of the missing chunks in each step.
+    enum class Step : uint8_t { kNone, kBefore, kAfter };  // timed: nothing; the present part; a greater one
+    Step step = Step::kNone;
+    uint8_t samples = 0;  // times of this step so far
+    uint8_t failed_steps = 0;
+    uint32_t stride = 0;           // the present part, as in RemoteShare; 1: all
+    uint32_t uncounted = 0;        // launches that are not in spent_ns yet
+    uint64_t sum_ns = 0;           // of the samples
+    uint64_t before_ns = 0;        // their mean with the part before
+    uint64_t spent_ns = 0;         // by launches left to faults, about, since the last failure
+    uint64_t map_ns = 0;           // mapping's part of it
+    uint16_t blocked = 0;          // launches that could not be probed
+    uint8_t wait_rounds = 0;       // times that the host was to wait for that
+    uint8_t awaited_launches = 0;  // launches that it waited before, this time
+    bool wants_wait = false;
+  };
   static uint64_t Key(uint64_t id, bool oversize) { return id ^ (oversize ? 0x5851f42d4c957f2du : 0); }
   // A launch asks about the same id several times, and the next ones are of few ids.
   struct CacheSlot {
@@ -137,7 +173,6 @@ class LaunchClassifier {
   uint32_t backlogged_records_ = 0;  // records with a backlog
   uint32_t waiting_records_ = 0;     // records that want the host to wait
   bool left_remote_ = false;
-  FaultFindings findings_;
   ProbeStats stats_;
 };
 

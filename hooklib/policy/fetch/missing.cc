@@ -61,12 +61,7 @@ void Residency::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) 
   uint64_t beyond = 0;  // bytes of the set that can never fit beside the rest of it
   if (in_set > launch.own_capacity) beyond = std::min(need, in_set - launch.own_capacity);
   // Which chunks the faults touch is unknown: no others make room for them, nor for the rest of a graph.
-  // Nor for a part of the one large operand that a launch of other size names. Where it names more, another operand may
-  // be touched whole, and would be swept and brought back each time.
-  const bool by_parts = id && !launch.strategy && last_demand_paged_ == now_ && DominantOperand().second &&
-                        std::all_of(missing_.begin(), missing_.end(),
-                                    [this](const Chunk* chunk) { return chunk->demand_paged_at == now_; });
-  const bool by_faults = launch.leaves_residue ? prefetch_ == Prefetch::kOff || last_demand_paged_ == now_ : by_parts;
+  const bool by_faults = launch.leaves_residue && (prefetch_ == Prefetch::kOff || last_demand_paged_ == now_);
   const uint64_t fits = std::min(by_faults || launch.strategy ? need - beyond : need, launch.capacity);
   if (resident_bytes_ <= launch.capacity) excess_duplicates_.clear();
   uint64_t room = Room(stream), stays = need - beyond;  // missing bytes that stay resident behind the launch

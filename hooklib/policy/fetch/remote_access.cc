@@ -2,10 +2,10 @@
 // fetch.
 //
 // Mapping a chunk in host memory takes 0.1 ms and waits for the evictions in flight. By the driver's call it also makes
-// each later eviction of the chunk cost more (100 ms a GiB instead of 70). So it pays only for a chunk that is used
-// remotely for longer than it would have stayed resident. Chunks that other launches soon require resident, or that are
-// allocated and freed within an iteration (activations), are fetched. On an H200 a convolution net's step took 243 ms
-// and more where such chunks were mapped too, and 202 where none was.
+// each later eviction of the chunk cost more (100 ms a GiB instead of 70). So it pays only for a chunk that is used remotely for longer
+// than it would have stayed resident. Chunks that other launches soon require resident, or that are allocated and freed
+// within an iteration (activations), are fetched. On an H200 a convolution net's step took 243 ms and more where such
+// chunks were mapped too, and 202 where none was.
 #include <algorithm>
 #include <utility>
 
@@ -23,9 +23,6 @@ bool Residency::UsesRemoteAccess(const LaunchProbe& probe) {
 
 bool Residency::NoteMeasured(const LaunchProbe& probe, uint64_t ns) {
   const bool settles = classifier_.NoteMeasured(probe, ns, now_);
-  const LaunchClassifier::FaultFindings found = classifier_.TakeFindings();
-  if (found.earned_bytes) regret_.NoteDense(link_.Cost(Residence::kSwapped, found.earned_bytes, found.earned_bytes));
-  if (found.found_sparse) regret_.NoteSparse();
   if (classifier_.TakeLeftRemote()) chunks_.ForAll([](Chunk& chunk) { chunk.remote_uses = 0; });
   return settles;
 }
@@ -150,35 +147,11 @@ std::pair<size_t, size_t> Residency::DominantOperand() const {
   return {begin, operands_[at].end};
 }
 
-// Whether a launch of an unknown kind, which is not oversize, is to be left to demand faults: the moves for it would
-// cost more than the regret account has. `*evicting`: its time would tell nothing, since evictions of its chunks are in
-// flight.
-bool Residency::IsBeyondRegret(StreamId stream, uint64_t id, bool* evicting) {
-  if (!classifier_.IsUndecided(id)) return false;
-  // What is named and not touched is a part of one large operand. An optimizer's launch over a list of tensors touches
-  // a part of each, and faults on half a GiB of them take 50 ms.
-  uint64_t named = 0, largest = 0;
-  for (const Operand& operand : operands_) {
-    named += operand.bytes;
-    largest = std::max(largest, operand.bytes);
-  }
-  if (2 * largest < named) return false;
-  uint64_t bytes = 0;
-  for (Chunk* chunk : missing_) {
-    if (!chunk->has_contents || !IsLongLived(*chunk, id) || IsDiscarded(chunk, stream)) continue;
-    bytes += kChunkBytes;
-    *evicting |= IsEvicting(*chunk);
-  }
-  const uint64_t need = missing_.size() * kChunkBytes, room = Room(stream);
-  if (!bytes || room >= need || room + DiscardableBytes(need - room, stream) >= need) return false;
-  return !regret_.Pay(link_.Cost(Residence::kSwapped, bytes, bytes));
-}
-
 void Residency::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
   using AccessClass = LaunchClassifier::AccessClass;
   const bool duplicates =
       std::all_of(missing_.begin(), missing_.end(), [this](const Chunk* chunk) { return MayDuplicate(*chunk); });
-  AccessClass access_class = classifier_.ClassOf(id, oversize, now_, duplicates);
+  const AccessClass access_class = classifier_.ClassOf(id, oversize, now_, duplicates);
   std::erase_if(missing_, [this](const Chunk* chunk) { return IsBeingProbed(*chunk); });
   uint64_t stay_bytes = 0;
   if (!classifier_.IsSlowRemote(id, oversize)) {
@@ -189,21 +162,6 @@ void Residency::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
   // The host had to wait for a probe, so it queues many launches, and all of them wait behind a slow probe.
   const bool is_awaited = classifier_.ShouldAwait(id);
   classifier_.NoteMissing(id, oversize, missing_.size() * kChunkBytes, capacity_);
-  bool is_evicting = false;
-  const bool beyond_regret = !oversize && !duplicates && IsBeyondRegret(stream, id, &is_evicting);
-  if (beyond_regret) {
-    classifier_.TryFaults(id);
-    if (is_evicting) classifier_.NoteBlocked(id, true);
-    access_class = is_evicting ? AccessClass::kFaulting : AccessClass::kUnknownFaulting;
-  }
-  // It touches little of its set. If it does not read that again and again, remote use is cheaper still.
-  if (access_class == AccessClass::kFaulting && !oversize && !beyond_regret && !is_awaited &&
-      classifier_.MayTryRemote(id) && !classifier_.probe_stats().slow_probes && DominantOperand().second &&
-      Room(stream) < missing_.size() * kChunkBytes) {
-    // Once faults have cost twice as much, or on the account.
-    const uint64_t map_ns = link_.MapNs(missing_.size() * kChunkBytes);
-    if (classifier_.FaultNs(id) >= 2 * map_ns || regret_.Pay(map_ns)) access_class = AccessClass::kUnknown;
-  }
   if (access_class == AccessClass::kFetch) return;
   const bool by_faults = access_class == AccessClass::kFaulting || access_class == AccessClass::kUnknownFaulting;
   const bool is_probe = access_class == AccessClass::kUnknown || access_class == AccessClass::kUnknownFaulting;
@@ -211,7 +169,7 @@ void Residency::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
   const uint64_t resident = set_.size() * kChunkBytes - need;
   uint64_t max_stay_bytes = kNever;
   bool only_cheaper_remote = false;  // only chunks that are cheaper remote stay
-  if (is_probe && !beyond_regret) {
+  if (is_probe) {
     if (!oversize) {
       const uint64_t room = Room(stream);
       // Nothing has to be evicted for it now; but chunks that were swapped so far will be.
@@ -231,7 +189,7 @@ void Residency::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
   }
   bool blocked = false;
   RemoteShare share;
-  if (access_class == AccessClass::kFaulting && !beyond_regret) share = classifier_.ShareOf(id, oversize, need);
+  if (access_class == AccessClass::kFaulting && oversize) share = classifier_.ShareOf(id, need);
   uint64_t mapped_bytes = 0, remote_bytes = 0;
   // More uses in an iteration cost more over the link than a fetch and an eviction. But a launch over a list of tensors
   // names each of them whole and passes over a part (PyTorch's optimizers).
@@ -247,7 +205,7 @@ void Residency::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
     if (only_cheaper_remote && !CheaperRemote(*chunk)) return false;
     // A chunk whose eviction is in flight would be resident for the probe. A launch larger than the capacity always has
     // such chunks.
-    if (is_probe && !oversize && !beyond_regret && IsEvicting(*chunk)) {
+    if (is_probe && !oversize && IsEvicting(*chunk)) {
       blocked = true;
       return false;
     }
@@ -300,11 +258,10 @@ void Residency::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
     ++stats_.demand_paged_launches;
     last_demand_paged_ = now_;
   }
-  if (mapped_bytes) classifier_.NoteMapped(id, oversize, mapped_bytes);
+  if (mapped_bytes) classifier_.NoteMapped(id, mapped_bytes);
   // Not all of it can be mapped at once; each part is touched alike in the mean.
   const bool is_part = share.stride && remote_bytes > need / share.stride / 2;
   const uint32_t stride = !by_faults ? 1 : is_part ? share.stride : 0;
-  if (beyond_regret && is_evicting) return;
   if (stay_bytes && (is_probe || classifier_.IsDue(id, oversize, stride)))
     plan_.probe = {id, stay_bytes, resident, oversize, by_faults, duplicates, is_probe, stride};
   if (stay_bytes && is_probe) classifier_.NoteProbe(plan_.probe, now_);
