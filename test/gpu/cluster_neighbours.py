@@ -135,7 +135,8 @@ class NeighbourRows:
         shm = {"name": "shm", "mountPath": "/dev/shm"}
         one = c.pod("one", self.work, DDP, {"sluice.dev/gpu-fraction": "0.05", "sluice.dev/gpu-count": "2"}, 4 * GIB)
         # More than half of a card each: never on the same one.
-        two = c.pod("two", self.work, DDP, {"sluice.dev/gpu-fraction": "0.6"}, 4 * GIB)
+        each = {f"gpu-fraction.sluice.dev/rank{i}": "0.6" for i in (0, 1)}
+        two = c.pod("two", self.work, DDP, each, 4 * GIB)
         main = two["spec"]["containers"][0]
         main["command"] = [*DDP[:-1], "ddp_one"]
         main["env"] += [{"name": k, "value": v} for k, v in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500"))]

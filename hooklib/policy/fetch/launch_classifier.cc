@@ -297,9 +297,7 @@ RemoteShare LaunchClassifier::ShareOf(uint64_t id, uint64_t bytes) {
   return {record.stride, may > record.map_ns ? (may - record.map_ns) / link_->map_chunk_ns() * kChunkBytes : 0};
 }
 
-void LaunchClassifier::NoteMapped(uint64_t id, uint64_t bytes) {
-  FindOrAdd(id, true).map_ns += link_->MapNs(bytes);
-}
+void LaunchClassifier::NoteMapped(uint64_t id, uint64_t bytes) { FindOrAdd(id, true).map_ns += link_->MapNs(bytes); }
 
 // Compares the mean time of a few launches with each part with that of the part before. True where this decides about
 // the next launches.

@@ -4,9 +4,9 @@
 //
 // A streaming kernel (an optimizer's update, a decoder's small-batch GEMM) passes over host memory at the link's rate,
 // without faults and without moving a page. On an H200 that takes 24 ms a GiB read and written, where a fetch takes 22
-// and the eviction for its room 30 (cost/link_model.h). A kernel that re-reads its operands is slow there: a GEMM of 16,384 rows over 128
-// MiB of weights takes 232 ms instead of 2.5. Nothing in a launch tells one from the other. So it is measured for each
-// execution id, first on a few chunks, later now and then.
+// and the eviction for its room 30 (cost/link_model.h). A kernel that re-reads its operands is slow there: a GEMM of
+// 16,384 rows over 128 MiB of weights takes 232 ms instead of 2.5. Nothing in a launch tells one from the other. So it
+// is measured for each execution id, first on a few chunks, later now and then.
 //
 // A kernel that looks up rows of a table names all of it. A fetch costs 52 ms a GiB, room included, and faults bring
 // only the touched pages. That is measured in the same way, where the launch does not stream: chunks that a probe

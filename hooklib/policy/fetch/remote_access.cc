@@ -2,10 +2,10 @@
 // fetch.
 //
 // Mapping a chunk in host memory takes 0.1 ms and waits for the evictions in flight. By the driver's call it also makes
-// each later eviction of the chunk cost more (100 ms a GiB instead of 70). So it pays only for a chunk that is used remotely for longer
-// than it would have stayed resident. Chunks that other launches soon require resident, or that are allocated and freed
-// within an iteration (activations), are fetched. On an H200 a convolution net's step took 243 ms and more where such
-// chunks were mapped too, and 202 where none was.
+// each later eviction of the chunk cost more (100 ms a GiB instead of 70). So it pays only for a chunk that is used
+// remotely for longer than it would have stayed resident. Chunks that other launches soon require resident, or that are
+// allocated and freed within an iteration (activations), are fetched. On an H200 a convolution net's step took 243 ms
+// and more where such chunks were mapped too, and 202 where none was.
 #include <algorithm>
 #include <utility>
 
