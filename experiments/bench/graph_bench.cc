@@ -104,6 +104,7 @@ int main(int argc, char** argv) {
   const auto measured = replays - replays / 2;
   const uint64_t ns = card.Time([&] { replay(measured); });
   const auto after = card.Stats();
+  // NOLINTNEXTLINE(clang-analyzer-optin.taint.TaintedDiv): at least one is measured
   const auto mib = [&](uint64_t a, uint64_t b) { return static_cast<double>(b - a) / 0x1p20 / measured; };
   std::fprintf(stderr, "a replay: %.0f MiB fetched, %.0f by faults, %.0f remote, %.0f evicted\n",
                mib(before.prefetch_in_bytes, after.prefetch_in_bytes), mib(before.fault_bytes, after.fault_bytes),

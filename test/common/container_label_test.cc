@@ -16,7 +16,8 @@ namespace {
 
 TEST_CASE("folders, files and sockets get the label; a link's target does not") {
   char name[] = "/tmp/label-XXXXXX";
-  const std::string dir = mkdtemp(name);
+  REQUIRE(mkdtemp(name) != nullptr);
+  const std::string dir = name;
   const std::string label = "system_u:object_r:container_file_t:s0";
   std::string error;
   if (!SetContainerLabel(dir, label, &error)) {

@@ -33,7 +33,7 @@ std::string ReadProcFile(int pid, const char* name) {
   do {
     read = std::fread(part.data(), 1, part.size(), file);
     text.append(part.data(), read);
-  } while (read == part.size());  // fewer: the end, or an error
+  } while (read == part.size() && std::feof(file) == 0 && std::ferror(file) == 0);
   std::fclose(file);
   return text;
 }
