@@ -134,7 +134,7 @@ ENTRY(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
   NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped && !a->is_freed);
   NEED_NO_CAPTURE(stream);
   if (simgpu::Capturing(stream)) {
-    NEED_ARG(a->owner == simgpu::GraphPool(a->card));  // a graph frees what a graph allocated
+    NEED_ARG(a->owner == simgpu::GraphPool(a->card));  // a graph frees memory of graphs alone
     CUgraphNode n =
         simgpu::AddNode(stream->capture->graph, CU_GRAPH_NODE_TYPE_MEM_FREE, stream->tail.data(), stream->tail.size());
     n->free_pointer = p;

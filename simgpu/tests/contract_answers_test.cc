@@ -75,7 +75,7 @@ TEST_CASE("the range of pinned memory and of odd sizes is known") {
   YES(cuMemFreeHost(pinned));
 }
 
-TEST_CASE("a prefetch, an advice and a discard stay in one allocation") {
+TEST_CASE("a prefetch and an advice stay in one allocation") {
   Context c;
   CUstream stream = nullptr;
   YES(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

@@ -14,14 +14,14 @@ void Fetch(LinkModel* link, uint64_t ms, uint32_t times) {
 }
 }  // namespace
 
-TEST_CASE("link model: a residence costs what moves for it, and what is used of it over the link") {
+TEST_CASE("link model: a residence costs the bytes that move for it, and those used over the link") {
   LinkModel link;
   link.set_slow_write_back(false);
   CHECK(link.Cost(Residence::kResident, kGiB, 8 * kGiB) == 0);
   CHECK(link.Cost(Residence::kSwapped, kGiB, 8 * kGiB) == 52 * kMs);  // however often it is used
   CHECK(link.Cost(Residence::kRemote, kGiB, 3 * kGiB) == 72 * kMs);   // each time
   CHECK(link.Cost(Residence::kRemote, kGiB, 0) == 0);
-  // Faults bring what is touched, once.
+  // Faults bring the touched bytes, once.
   CHECK(link.Cost(Residence::kFaulted, kGiB, kGiB / 2) == 64 * kMs);
   CHECK(link.Cost(Residence::kFaulted, kGiB, 4 * kGiB) == 128 * kMs);
   // Without contents, or with a clean copy in host memory, nothing is written back.

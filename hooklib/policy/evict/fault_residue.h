@@ -69,7 +69,7 @@ class FaultResidue {
   static constexpr uint64_t kRecentLaunches = 1024;
   static constexpr uint64_t kFirstSweepLaunches = 16;
   static constexpr uint32_t kMaxDistrust = 6;
-  // Compares what was expected since the last sweep with what was counted.
+  // Compares the bytes expected since the last sweep with the bytes counted.
   void Calibrate();
   // By address, since arenas are returned. An entry is outdated once its chunk is not in_fault_residue.
   std::vector<Va> chunks_;
