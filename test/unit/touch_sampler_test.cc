@@ -159,6 +159,17 @@ TEST_CASE("touch sampler: where everything is touched the samples cost no more t
   CHECK(samples == before);
 }
 
+TEST_CASE("touch sampler: one touched chunk does not stand for an operand that is all memory of a program") {
+  Rig rig(0);
+  const Extent block{kBase, 640 * kChunkBytes};
+  rig.chunks.AddArena(block);
+  rig.operands.push_back(block);
+  rig.Try(0, 100), rig.Fault(0, 100);  // one of its few used chunks
+  CHECK(rig.Allowance(0, 600) == 1);
+  rig.FindUntouched(0, 200, 2, 10);
+  CHECK(rig.Allowance(0, 600) > 8);
+}
+
 TEST_CASE("touch sampler: small operands and drivers without records try nothing") {
   Rig rig(1);
   double touched = TouchSampler::kMaxTouched;
