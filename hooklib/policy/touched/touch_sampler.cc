@@ -160,12 +160,6 @@ void TouchSampler::Conclude(ChunkTable* chunks) {
   }
 }
 
-void TouchSampler::Presume(Chunk* chunk, uint64_t now) {
-  Forget(chunk);
-  chunk->touch = Touch::kTouched;
-  chunk->touched_at = now;
-}
-
 void TouchSampler::ForgetKnown(Chunk* chunk) {
   if (IsLeftOut(*chunk)) --left_out_;
   if (chunk->touch == Touch::kSampled) {

@@ -199,9 +199,10 @@ void Residency::ConcludeTouches(std::span<const Va> pages, bool lost) {
     candidates_.Unrank(chunk);
     if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
     touched_late_.push_back(chunk->base);
-    // Caches grow upwards: the chunk behind it is fetched with the next launch that names it.
+    // Caches grow upwards: the chunk behind it is fetched with the next launch that names it. Most sequences end
+    // before they reach it, so it is the first one to be tried again.
     Chunk* const next = is_late ? chunks_.Find(chunk->base + kChunkBytes) : nullptr;
-    if (next && next->touch == Touch::kUntouched) touched_.Presume(next, now_);
+    if (next && next->touch == Touch::kUntouched) touched_.Forget(next);
   }
   if (lost) {
     touched_.Repeat([this](Va base) {
