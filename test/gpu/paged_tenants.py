@@ -55,7 +55,8 @@ class PagedRows:
         end = min(x["done"][-1][0] for x in results)
         rates = [(done_at(x, end) - done_at(x, end - t / 2)) / (t / 2) for x in results]
         waits = max(x["slowest_s"] for x in results)
-        each = f"{rates[0]:.0f} and {rates[1]:.0f} {'launches' if 'SLUICE_TENANT_EAGER' in more else 'steps'}/s in the second half"
+        unit = "launches" if "SLUICE_TENANT_EAGER" in more else "steps"
+        each = f"{rates[0]:.0f} and {rates[1]:.0f} {unit}/s in the second half"
         name = f"two servers, live 0.75 of the GPU each, a tenth of it touched{kind}"
         self.add(f"{name}: the slower one by the other", ">= 0.7", f"{min(rates) / max(max(rates), 1e-9):.2f}",
                  min(rates) >= 0.7 * max(rates) > 0, each)  # fmt: skip
