@@ -139,7 +139,16 @@ class NeighbourRows:
         two = c.pod("two", self.work, DDP, each, 4 * GIB)
         main = two["spec"]["containers"][0]
         main["command"] = [*DDP[:-1], "ddp_one"]
-        main["env"] += [{"name": k, "value": v} for k, v in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500"))]
+        # Without peer access: each container has the device node of its own GPU alone. NCCL's log says where it fails.
+        main["env"] += [
+            {"name": name, "value": value}
+            for name, value in (
+                ("MASTER_ADDR", "127.0.0.1"),
+                ("MASTER_PORT", "29500"),
+                ("NCCL_P2P_DISABLE", "1"),
+                ("NCCL_DEBUG", "INFO"),
+            )
+        ]
         ranks = [{**main, "name": f"rank{i}", "env": [*main["env"], {"name": "RANK", "value": str(i)}]} for i in (0, 1)]
         two["spec"]["containers"] = ranks
         for pod, text, containers in ((one, "one container, 0.05 of each", ["main"]),
@@ -152,6 +161,8 @@ class NeighbourRows:
             p.apply(pod, SPACE)
             self.wait_end(name)
             logs = [c.logs(name, SPACE, "-c", container) for container in containers]
+            for container, log in zip(containers, logs):
+                (self.out / f"{name}-{container}.log").write_text(log)
             result = self.work.result(logs[0])
             cards = {found["gpu"] for log in logs for found in exit_line.parse(log) if found.get("launches", 0) > 0}
             self.add(

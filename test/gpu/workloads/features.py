@@ -154,7 +154,7 @@ def ddp_rank(rank, queue, device=None):
     values, _ = timed_steps(torch, step, 4)
     if rank == 0:
         queue.put((values, torch.cuda.max_memory_allocated()))
-    dist.barrier()
+    dist.barrier(device_ids=[device])  # else it takes the rank for the device
     dist.destroy_process_group()
 
 
