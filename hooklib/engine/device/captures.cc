@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/mutex.h"
+#include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/streams.h"
 
@@ -49,6 +50,23 @@ void ForgetCapturesOf(CUcontext context) {
   MutexLock lock(g_mutex);
   std::erase_if(Open(), [context](const auto& entry) { return entry.second == context; });
   Count();
+}
+
+bool IsAnyCaptured() { return g_captures.load(std::memory_order_relaxed) > 0; }
+
+bool IsStreamCaptured(CUstream stream, bool per_thread) {
+  if (stream == nullptr && per_thread) stream = CU_STREAM_PER_THREAD;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return g_real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// The modes of all captures and of the calling thread are the driver's. A free of nothing is unsafe, as the other calls
+// are, and does nothing where it is allowed.
+CUresult AskUnsafe() {
+  const CUresult answer = g_real.cuMemFree_v2(0);
+  const bool is_of_captures =
+      answer >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && answer <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  return is_of_captures ? answer : CUDA_SUCCESS;  // another error is for the call itself
 }
 
 }  // namespace sluice
