@@ -68,9 +68,7 @@ CUresult cuEventQuery(CUevent e) {
   Sim().CatchUp(call.lock);
   if (e->shared != nullptr) return simgpu::IsSharedDone(e) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   if (e->fence == nullptr) return CUDA_SUCCESS;
-  return e->fence->done && e->fence->time <= std::max(simgpu::ThisThread().now, simgpu::LatestTime())
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_NOT_READY;
+  return e->fence->done && e->fence->time <= simgpu::SeenTime() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent e) {

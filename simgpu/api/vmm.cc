@@ -175,7 +175,7 @@ CUresult cuMemUnmap(CUdeviceptr p, size_t size) {
   for (Allocation* const a : mapped) {
     const uint64_t at = a->base, next = at + a->size;
     Access().erase(Access().lower_bound({at, INT_MIN}), Access().lower_bound({next, INT_MIN}));
-    Sim().CheckIdle(at, a->size, simgpu::ThisThread().now, "unmapped");
+    Sim().CheckIdle(at, a->size, simgpu::SeenTime(), "unmapped");
     auto* h = static_cast<PhysicalHandle*>(a->owner);
     if (--h->mappings == 0) h->content = std::move(a->content);
     Sim().memory().NoteFreed(*a, Sim().operations());

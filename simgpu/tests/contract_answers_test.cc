@@ -228,6 +228,15 @@ TEST_CASE("a thread sees the end of work that was waited for before it began") {
   CUresult seen = CUDA_ERROR_UNKNOWN;
   std::thread([&] { seen = cuEventQuery(event); }).join();
   CHECK(seen == CUDA_SUCCESS);
+  CUdeviceptr pooled = 0;
+  YES(cuMemAllocAsync(&pooled, 64 * kMiB, stream));
+  YES(cuMemsetD8Async(pooled, 1, 64 * kMiB, stream));
+  YES(cuStreamSynchronize(stream));
+  std::thread([&] {
+    cuCtxSetCurrent(c.context);
+    seen = cuMemFree(pooled);  // takes the memory for idle, which it is
+  }).join();
+  CHECK(seen == CUDA_SUCCESS);
   YES(cuMemFree(p));
   YES(cuEventDestroy(event));
   YES(cuStreamDestroy(stream));
