@@ -64,29 +64,23 @@ enum class Capture { kNone, UNSAFE, UNSAFE_BESIDE, NEVER };
 
 // The entry of a row that the driver may refuse while a stream is captured: the driver is asked before the engine's
 // entry, which would serve the call. That entry is reached by a tail jump, since it looks at its return address.
-template <auto Member, auto Defined, Capture kRule, bool kPerThread, typename Function>
+template <auto Defined, Capture kRule, bool kPerThread, typename Function>
 struct Guarded;
-template <auto Member, auto Defined, Capture kRule, bool kPerThread, typename... Args>
-struct Guarded<Member, Defined, kRule, kPerThread, CUresult(Args...)> {
-  enum class Next { kEntry, kDriver, kRefuse };
-  [[gnu::noinline]] static Next Ask(CUresult* answer, Args... args) {
+template <auto Defined, Capture kRule, bool kPerThread, typename... Args>
+struct Guarded<Defined, kRule, kPerThread, CUresult(Args...)> {
+  [[gnu::noinline]] static CUresult Ask(Args... args) {
     CUstream stream = nullptr;
     const auto take = [&stream](auto arg) {
       if constexpr (std::is_same_v<decltype(arg), CUstream>) stream = arg;
     };
     (take(args), ...);
-    if (kRule != Capture::UNSAFE && IsStreamCaptured(stream, kPerThread))
-      return kRule == Capture::NEVER ? Next::kDriver : Next::kEntry;
-    if (kRule == Capture::NEVER) return Next::kEntry;
-    *answer = AskUnsafe();
-    return *answer == CUDA_SUCCESS ? Next::kEntry : Next::kRefuse;
+    const bool is_captured = kRule != Capture::UNSAFE && IsStreamCaptured(stream, kPerThread);
+    if (kRule == Capture::NEVER) return is_captured ? AskNever(stream, kPerThread) : CUDA_SUCCESS;
+    return is_captured ? CUDA_SUCCESS : AskUnsafe();
   }
   static CUresult Call(Args... args) {
     if (IsAnyCaptured()) [[unlikely]] {
-      CUresult answer = CUDA_SUCCESS;
-      const Next next = Ask(&answer, args...);
-      if (next == Next::kRefuse) return answer;
-      if (next == Next::kDriver) return (g_real.*Member)(args...);
+      if (const CUresult answer = Ask(args...); answer != CUDA_SUCCESS) return answer;
     }
 #ifdef __clang__
     [[clang::musttail]]
@@ -150,11 +144,11 @@ void* GeneratedEntry() {
 }
 
 // In place of the engine's entry, where it is defined; null: nothing is asked before it.
-template <auto Member, auto Defined, Capture kRule, bool kPerThread, typename Function>
+template <auto Defined, Capture kRule, bool kPerThread, typename Function>
 void* GuardedEntry() {
   if constexpr (kRule == Capture::kNone) return nullptr;
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): a function pointer as dlsym gives it.
-  return reinterpret_cast<void*>(&Guarded<Member, Defined, kRule, kPerThread, Function>::Call);
+  return reinterpret_cast<void*>(&Guarded<Defined, kRule, kPerThread, Function>::Call);
 }
 
 struct RealSlot {
@@ -176,11 +170,10 @@ struct EntryPair {
 };
 
 const EntryPair kEntries[] = {
-#define SLUICE_HOOK(elf_name, base, version, flavour, category)                                             \
-  {reinterpret_cast<void*>(&entry::elf_name),                                                               \
-   GuardedEntry<&Real::elf_name, &entry::elf_name, CaptureOf(#elf_name), Flavour::flavour == Flavour::PTSZ, \
-                decltype(::elf_name)>(),                                                                    \
-   GeneratedEntry<&Real::elf_name, Flavour::flavour == Flavour::PTSZ, OrderOf(#elf_name) == Order::COUNTED, \
+#define SLUICE_HOOK(elf_name, base, version, flavour, category)                                                     \
+  {reinterpret_cast<void*>(&entry::elf_name),                                                                       \
+   GuardedEntry<&entry::elf_name, CaptureOf(#elf_name), Flavour::flavour == Flavour::PTSZ, decltype(::elf_name)>(), \
+   GeneratedEntry<&Real::elf_name, Flavour::flavour == Flavour::PTSZ, OrderOf(#elf_name) == Order::COUNTED,         \
                   decltype(::elf_name)>()},
 #include "hooklib/hooks.def"
 };

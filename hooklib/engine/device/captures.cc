@@ -23,6 +23,15 @@ std::map<CaptureKey, CUcontext>& Open() SLUICE_REQUIRES(g_mutex) {
   static auto& map = *new std::map<CaptureKey, CUcontext>();
   return map;
 }
+CUstream Named(CUstream stream, bool per_thread) {
+  return stream == nullptr && per_thread ? CU_STREAM_PER_THREAD : stream;
+}
+// Another error is for the call itself.
+CUresult OfCaptures(CUresult answer) {
+  const bool is_of_captures =
+      answer >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && answer <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  return is_of_captures ? answer : CUDA_SUCCESS;
+}
 void Count() SLUICE_REQUIRES(g_mutex) { g_captures.store(static_cast<int>(Open().size())); }
 
 }  // namespace
@@ -55,18 +64,17 @@ void ForgetCapturesOf(CUcontext context) {
 bool IsAnyCaptured() { return g_captures.load(std::memory_order_relaxed) > 0; }
 
 bool IsStreamCaptured(CUstream stream, bool per_thread) {
-  if (stream == nullptr && per_thread) stream = CU_STREAM_PER_THREAD;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return g_real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+  return g_real.cuStreamIsCapturing(Named(stream, per_thread), &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 // The modes of all captures and of the calling thread are the driver's. A free of nothing is unsafe, as the other calls
 // are, and does nothing where it is allowed.
-CUresult AskUnsafe() {
-  const CUresult answer = g_real.cuMemFree_v2(0);
-  const bool is_of_captures =
-      answer >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && answer <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-  return is_of_captures ? answer : CUDA_SUCCESS;  // another error is for the call itself
+CUresult AskUnsafe() { return OfCaptures(g_real.cuMemFree_v2(0)); }
+// The driver would judge the call's own arguments by the arena.
+CUresult AskNever(CUstream stream, bool per_thread) {
+  return OfCaptures(g_real.cuStreamQuery(Named(stream, per_thread)));
 }
 
 }  // namespace sluice
