@@ -70,7 +70,7 @@ template <auto Defined, Capture kRule, bool kPerThread, typename... Args>
 struct Guarded<Defined, kRule, kPerThread, CUresult(Args...)> {
   [[gnu::noinline]] static CUresult Ask(Args... args) {
     CUstream stream = nullptr;
-    const auto take = [&stream](auto arg) {
+    [[maybe_unused]] const auto take = [&stream]([[maybe_unused]] auto arg) {
       if constexpr (std::is_same_v<decltype(arg), CUstream>) stream = arg;
     };
     (take(args), ...);
