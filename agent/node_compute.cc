@@ -7,7 +7,10 @@
 namespace sluice::agent {
 namespace {
 
-constexpr double kSwitchBytesPerNs = 22;    // managed memory, both directions at once (H200)
+constexpr double kSwitchBytesPerNs = 22;  // managed memory, both directions at once (H200)
+// Working sets that exceed the GPU by less than a 32nd take no turns: in a turn of the least length (40 exchanges, see
+// arbiter.cc) as much of the time goes to the exchange, and one container waits meanwhile.
+constexpr Bytes kMarginOfWorkingSets = 32;
 constexpr uint64_t kSilentNs = 2500 * kMs;  // a running hook writes its heartbeat at least every second
 
 }  // namespace
@@ -76,7 +79,8 @@ void Node::SetPressure(const std::map<CardState*, std::map<GroupId, Bytes>>& wor
       for (const auto& [group, b] : it->second) sum = Sum(sum, b);
     }
     const Bytes capacity = card->ledger.capacity();
-    const bool exceeded = it != working.end() && it->second.size() > 1 && sum > capacity;
+    const bool exceeded =
+        it != working.end() && it->second.size() > 1 && sum > Sum(capacity, capacity / kMarginOfWorkingSets);
     // The bytes that do not fit move at every switch. Its cost is measured; the rate of the link stands in before the
     // first one.
     const auto by_link = static_cast<Nanos>(static_cast<double>(sum - std::min(sum, capacity)) / kSwitchBytesPerNs);

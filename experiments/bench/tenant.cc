@@ -6,7 +6,11 @@
 // of rounds, measured on an idle GPU (--rounds prints it, and SLUICE_TENANT_ROUNDS passes it). With
 // SLUICE_TENANT_MANAGED it allocates managed memory, as a program without sluice must on a GPU that is too small. With
 // SLUICE_TENANT_TOUCHED=PART it is a server with a paged cache: a launch is the replay of a graph whose kernels name
-// all blocks, and touch that part of each; with SLUICE_TENANT_EAGER it launches those kernels one by one.
+// all blocks, and touch that part of each; with SLUICE_TENANT_EAGER it launches those kernels one by one. With
+// SLUICE_TENANT_BLOCK_MIB its blocks are parts of allocations of so many MiB (a multiple of 64), as llama.cpp's cache
+// and weights are: a kernel names an address inside such an allocation. With SLUICE_TENANT_MOVE_STEPS=N the touched
+// part begins 2 MiB further after each N steps, as sequences that grow and end move theirs; the step behind it launches
+// one by one, as servers do with prompts.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -21,6 +25,7 @@
 namespace {
 
 constexpr size_t kBlock = 64 << 20;
+constexpr size_t kMove = 2 << 20;
 
 // touch(p, bytes, rounds): reads and writes all bytes, 16 at a time, then multiplies for a while.
 constexpr const char* kPtx = R"(
@@ -119,36 +124,48 @@ int main(int argc, char** argv) {
   CALL(cuModuleGetFunction, &touch, module, "touch");
   CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
   std::vector<CUdeviceptr> blocks;
-  for (size_t have = 0; have < live; have += kBlock) {
+  size_t allocation = kBlock;
+  if (const char* text = std::getenv("SLUICE_TENANT_BLOCK_MIB")) allocation = std::strtoull(text, nullptr, 10) << 20;
+  if (allocation == 0 || allocation % kBlock != 0) Die("SLUICE_TENANT_BLOCK_MIB", "accepted: a multiple of 64");
+  for (size_t have = 0; have < live; have += allocation) {
     CUdeviceptr p;
     if (std::getenv("SLUICE_TENANT_MANAGED") != nullptr) {
-      CALL(cuMemAllocManaged, &p, kBlock, CU_MEM_ATTACH_GLOBAL);
+      CALL(cuMemAllocManaged, &p, allocation, CU_MEM_ATTACH_GLOBAL);
     } else {
-      CALL(cuMemAlloc, &p, kBlock);
+      CALL(cuMemAlloc, &p, allocation);
     }
-    blocks.push_back(p);
+    for (size_t part = 0; part < allocation && blocks.size() * kBlock < live; part += kBlock)
+      blocks.push_back(p + part);
   }
   unsigned rounds = 1000;
   if (const char* text = std::getenv("SLUICE_TENANT_ROUNDS")) rounds = static_cast<unsigned>(std::atol(text));
   uint64_t bytes = kBlock;
+  size_t offset = 0;
   const auto launch_kernel = [&](size_t i) {
-    void* parameters[] = {&blocks[i % blocks.size()], &bytes, &rounds};
+    CUdeviceptr p = blocks[i % blocks.size()] + offset;
+    void* parameters[] = {&p, &bytes, &rounds};
     CALL(cuLaunchKernel, touch, 264, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr);
   };
   CUgraphExec steps = nullptr;
+  const auto capture = [&] {
+    CUgraph graph = nullptr;
+    CALL(cuStreamBeginCapture, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    for (size_t i = 0; i < blocks.size(); ++i) launch_kernel(i);
+    CALL(cuStreamEndCapture, stream, &graph);
+    if (steps != nullptr) CALL(cuGraphExecDestroy, steps);
+    CALL(cuGraphInstantiateWithFlags, &steps, graph, 0);
+    CALL(cuGraphDestroy, graph);
+  };
   if (const char* part = std::getenv("SLUICE_TENANT_TOUCHED")) {
     bytes = static_cast<uint64_t>(static_cast<double>(kBlock) * std::atof(part)) / 4096 * 4096;
-    CUgraph graph = nullptr;
     // As servers do with their caches: every page is written once.
     for (const CUdeviceptr p : blocks) CALL(cuMemsetD8Async, p, 0, kBlock, stream);
     CALL(cuStreamSynchronize, stream);
-    if (std::getenv("SLUICE_TENANT_EAGER") == nullptr) {
-      CALL(cuStreamBeginCapture, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-      for (size_t i = 0; i < blocks.size(); ++i) launch_kernel(i);
-      CALL(cuStreamEndCapture, stream, &graph);
-      CALL(cuGraphInstantiateWithFlags, &steps, graph, 0);
-    }
+    if (std::getenv("SLUICE_TENANT_EAGER") == nullptr) capture();
   }
+  size_t move_steps = 0, move_at = 0;
+  if (const char* text = std::getenv("SLUICE_TENANT_MOVE_STEPS"))
+    move_steps = move_at = std::strtoull(text, nullptr, 10);
   const auto launch = [&](size_t i) {
     if (steps == nullptr) return launch_kernel(i);
     CALL(cuGraphLaunch, steps, stream);
@@ -175,12 +192,22 @@ int main(int argc, char** argv) {
   double last_sample = begin, woke = begin;
   size_t done = 0;
   std::string samples = "[" + std::to_string(begin) + ",0]";
-  double slowest = 0;
+  double slowest = 0, prompt = 0;
   while (Now() < end) {
     const double from = Now();
     for (int i = 0; i < 16; ++i) launch(done++);
     CALL(cuStreamSynchronize, stream);
     const double now = Now();
+    if (move_steps != 0 && done >= move_at) {
+      move_at += move_steps;
+      offset = (offset + kMove) % (kBlock - bytes) / kMove * kMove;
+      if (steps != nullptr) {
+        for (size_t i = 0; i < blocks.size(); ++i) launch_kernel(i);
+        CALL(cuStreamSynchronize, stream);
+        prompt = std::max(prompt, Now() - now);
+        capture();
+      }
+    }
     slowest = std::max(slowest, now - from);
     if (now - last_sample > 0.05) {
       samples += ",[" + std::to_string(now) + "," + std::to_string(done) + "]";
@@ -191,7 +218,9 @@ int main(int argc, char** argv) {
       woke = Now();
     }
   }
-  std::printf("RESULT {\"done\":[%s],\"launches\":%zu,\"seconds\":%.3f,\"kernel_us\":%.1f,\"slowest_s\":%.3f}\n",
-              samples.c_str(), done, Now() - begin, kernel_us, slowest);
+  std::printf(
+      "RESULT {\"done\":[%s],\"launches\":%zu,\"seconds\":%.3f,\"kernel_us\":%.1f,\"slowest_s\":%.3f,"
+      "\"prompt_s\":%.3f}\n",
+      samples.c_str(), done, Now() - begin, kernel_us, slowest, prompt);
   return 0;
 }

@@ -5,6 +5,27 @@
 
 using namespace sluice::agent;  // NOLINT(google-build-using-namespace)
 
+TEST_CASE("working sets that exceed the GPU by little take no turns with its memory") {
+  World w;
+  w.Allocate("a", 50);
+  w.Allocate("b", 50);
+  w.Attach(1, "a");
+  w.Attach(2, "b");
+  const auto tokens_with = [&](Bytes each) {
+    for (int i = 0; i < 20; ++i) {
+      for (const SessionId s : {1, 2}) {
+        w.Follow(s, 6 * kGiB);
+        w.pages[s].gpu[0].working_set_bytes = each;
+        w.pages[s].heartbeat_ns = w.now;
+      }
+      w.Pass(kSec / 20);
+    }
+    return w.port.Budget(1)->tokens;
+  };
+  CHECK(tokens_with(4 * kGiB + kGiB / 16) == 0);
+  CHECK(tokens_with(4 * kGiB + kGiB / 4) == 1);
+}
+
 TEST_CASE("memory follows the token while working sets exceed the GPU") {
   World w;
   w.Allocate("a", 50);

@@ -33,7 +33,8 @@ def note(text):
 class SharedGpu:
     """One agent and one GPU, of which it offers `card_gib`. Not thread-safe."""
 
-    def __init__(self, o, config, at_once):
+    def __init__(self, o, config, at_once, spare=0):
+        """`spare`: bytes that the simulated GPU has beside the offered ones, as a real one that is larger has."""
         self.o, self.at_once = o, at_once
         self.log_name = getattr(o, "log_name", "tenants.log")
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="sluice-tenants-"))
@@ -43,7 +44,10 @@ class SharedGpu:
         reserve = 0
         if o.sim:
             sim = self.build / "lib" / "simgpu"
-            (self.dir / "card.profile").write_text(f"memory = {self.gib}Gi\nreserve = 0\ncontext_bytes = 0\n")
+            (self.dir / "card.profile").write_text(
+                f"memory = {self.gib * GIB + spare}\nreserve = 0\ncontext_bytes = 0\n"
+            )
+            reserve = spare
             self.env.update(
                 SIMGPU_PROFILE=str(self.dir / "card.profile"),
                 SIMGPU_STATE=str(self.dir / "state"),

@@ -18,9 +18,9 @@ struct Rig {
   TouchSampler sampler{&link};
   std::vector<Extent> operands;
 
-  explicit Rig(size_t count) {
-    for (size_t i = 0; i < count; ++i) operands.push_back({kBase + i * kChunks * kChunkBytes, kChunks * kChunkBytes});
-    chunks.AddArena({kBase, count * kChunks * kChunkBytes});
+  explicit Rig(size_t count, uint64_t each = kChunks) {
+    for (size_t i = 0; i < count; ++i) operands.push_back({kBase + i * each * kChunkBytes, each * kChunkBytes});
+    chunks.AddArena({kBase, count * each * kChunkBytes});
     sampler.set_enabled(true);
   }
   Chunk* At(size_t operand, uint64_t chunk) { return chunks.Find(operands[operand].base + chunk * kChunkBytes); }
@@ -157,6 +157,14 @@ TEST_CASE("touch sampler: where everything is touched the samples cost no more t
   rig.sampler.NoteLacking(uint64_t{1} << 40);
   for (size_t i = 0; i < rig.operands.size(); ++i) samples += rig.Allowance(i);
   CHECK(samples == before);
+}
+
+TEST_CASE("touch sampler: one touched chunk does not stand for an operand that is all memory of a program") {
+  Rig rig(1, 640);
+  rig.Try(0, 100), rig.Fault(0, 100);  // one of its few used chunks
+  CHECK(rig.Allowance(0, 600) == 1);
+  rig.FindUntouched(0, 200, 2, 10);
+  CHECK(rig.Allowance(0, 600) > 8);
 }
 
 TEST_CASE("touch sampler: small operands and drivers without records try nothing") {

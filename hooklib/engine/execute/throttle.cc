@@ -106,6 +106,13 @@ class ThrottleWait {
     device_->PollEvents(stream_);
     done_ = stream_->completed;
   }
+  // Whether more than `launches` are queued. Launches that move nothing set an event only now and then: without one
+  // behind them their end would not be seen while the host waits for it.
+  bool AwaitsLaunches(uint64_t launches) SLUICE_DEVICE_LOCKED {
+    if (stream_->seq.load(std::memory_order_relaxed) > stream_->recorded + launches / 2) device_->RecordEvent(stream_);
+    PollStream();
+    return IsAhead(launches);
+  }
 
   // Evictions may wait for launches of this very stream, and a GiB alone takes 70 ms.
   void PollTransfers() SLUICE_DEVICE_LOCKED {
@@ -114,8 +121,7 @@ class ThrottleWait {
   }
   void PollFreedChunks() SLUICE_DEVICE_LOCKED {
     if (!device_->residency.awaits_freed() || !MayWaitForLaunches()) return;
-    PollStream();
-    must_wait_ = IsAhead(kMaxRunAhead);
+    must_wait_ = AwaitsLaunches(kMaxRunAhead);
     if (!must_wait_) return;
     max_polls_ = std::max(max_polls_, kMaxPollsForFreed);
     if (IsLastPoll()) StopThrottling();
@@ -123,14 +129,12 @@ class ThrottleWait {
   void PollExcessDuplicates() SLUICE_DEVICE_LOCKED {
     if (!device_->residency.has_excess_duplicates()) return;
     device_->DropExcessDuplicates();
-    PollStream();
-    must_wait_ |= device_->residency.has_excess_duplicates() && IsAhead(0);
+    must_wait_ |= AwaitsLaunches(0) && device_->residency.has_excess_duplicates();
     if (must_wait_) max_polls_ = std::max(max_polls_, kMaxPollsForFreed);
   }
   void PollFaultingLaunches() SLUICE_DEVICE_LOCKED {
     if (!work_.id || !device_->residency.ExpectsFaultResidue(work_.id) || !MayWaitForLaunches()) return;
-    PollStream();
-    if (!IsAhead(kMaxFaultingRunAhead)) return;
+    if (!AwaitsLaunches(kMaxFaultingRunAhead)) return;
     must_wait_ = true;
     max_polls_ = std::max(max_polls_, kMaxPollsForFaults);  // a sweep of 3 GiB takes 200 ms
     if (IsLastPoll()) StopThrottling();
@@ -146,11 +150,9 @@ class ThrottleWait {
   }
   void PollProbes() SLUICE_DEVICE_LOCKED {
     if (!IsProbed(work_) || !MayWaitForLaunches()) return;
-    device_->RecordEvent(stream_);
-    device_->PollEvents(stream_);
+    const bool is_ahead = AwaitsLaunches(0);
     device_->timings.Read();
-    done_ = stream_->completed;
-    must_wait_ |= IsProbed(work_) && IsAhead(0);
+    must_wait_ |= is_ahead && IsProbed(work_);
     if (!must_wait_) return;
     max_polls_ = std::max(max_polls_, work_.hot_reaches ? kMaxPollsForFaults : kMaxPollsForFreed);
     if (IsLastPoll()) StopThrottling();

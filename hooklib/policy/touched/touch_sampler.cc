@@ -8,7 +8,9 @@ constexpr size_t kMaxOperands = 1 << 12;
 constexpr double kPriorChunks = 4;
 constexpr uint32_t kMinTouched = 3;  // such chunks in operands of one size: others of it are taken to be touched
 constexpr double kSuspect = 0.5;
-constexpr uint32_t kUses = 2;             // launches that name a chunk and do not touch it
+constexpr uint32_t kUses = 2;  // launches that name a chunk and do not touch it
+// A large operand may be all memory of a program, so one chance hit in its used part must not stand for the rest.
+constexpr uint64_t kBytesOfFirstSample = uint64_t{256} << 20;
 constexpr uint32_t kMaxPendingAlike = 4;  // first samples under way in operands of one size
 // In chunks moved over the link. kOverdraft: the cost beyond credit of samples of operands that were found untouched.
 constexpr double kSuccessGain = 2, kInitialCredit = 128, kMaxCredit = 4096, kOverdraft = 512;
@@ -68,7 +70,8 @@ size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched, 
   }
   // One at a time of the unknown chunks. A chunk that was found touched stays resident or is placed by its cost: a
   // sample of a graph that lacks bytes all the time would cost a replay.
-  const bool is_new = own->second.tried == 0 && own->second.pending == 0 && !IsTouchedWhole(operand);
+  const bool is_new =
+      own->second.tried <= operand.bytes / kBytesOfFirstSample && own->second.pending == 0 && !IsTouchedWhole(operand);
   const bool may_begin = AlikeCounts(operand).pending < kMaxPendingAlike && credit_ >= FaultCost();
   if (!is_new || !may_begin || *touched < probability) return 0;
   *touched -= probability;
@@ -155,12 +158,6 @@ void TouchSampler::Conclude(ChunkTable* chunks) {
       it = samples_.erase(it);
     }
   }
-}
-
-void TouchSampler::Presume(Chunk* chunk, uint64_t now) {
-  Forget(chunk);
-  chunk->touch = Touch::kTouched;
-  chunk->touched_at = now;
 }
 
 void TouchSampler::ForgetKnown(Chunk* chunk) {

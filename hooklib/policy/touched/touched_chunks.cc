@@ -16,6 +16,7 @@ constexpr uint32_t kUsesOfGraph = 2;                            // one replay is
 constexpr uint64_t kMaxIdleRoom = uint64_t{64} << 20;           // less is free: launches compete for room
 constexpr uint64_t kMaxIdleRoomOfLaunch = uint64_t{256} << 20;  // promotions leave 128 MiB free
 constexpr uint32_t kMaxExploringReplays = 16;
+constexpr uint64_t kMarginOfShare = 8;  // samples end where graphs need so much less than their share
 // Since a chunk was touched, before it is tried again.
 constexpr uint64_t kMinAgeLaunches = 1024, kMinAgeIterations = 32;
 constexpr uint64_t kMinLackingBytes = uint64_t{32} << 20;  // less that an iteration lacks is not worth a fault
@@ -38,7 +39,8 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
   bool lacks_chunks = false;
   const uint64_t room = hot_extents ? kMaxIdleRoom : kMaxIdleRoomOfLaunch;
   const bool full = resident_bytes_ - std::min(resident_bytes_, idle_bytes_) + room > capacity_;
-  const bool exceeds = set_.size() * kChunkBytes > launch->capacity;  // with the chunks that are left out
+  const uint64_t named_bytes = set_.size() * kChunkBytes;  // with the chunks that are left out
+  const bool exceeds = named_bytes > launch->capacity;
   bool tries =
       launch->can_queue && full && (hot_extents ? exceeds && launch->lacks_chunks : launch_samples_.room && !exceeds);
   // Faults bring what such a launch touches as it is. Samples would only evict it.
@@ -83,9 +85,10 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
   launch->lacks_chunks = lacks_chunks;
   if (!hot_extents && tries) {
     SampleResident(extents, launch, touched, &launch_samples_.room, classifier_.IsSparse(launch->id));
-  } else if (const uint64_t most = std::min(launch->capacity, share_bytes_);
-             hot_extents && launch->can_queue && kept * kChunkBytes > most) {
-    // Lent memory goes back: the need of a graph must be known before, or its lender waits for nothing.
+  } else if (const uint64_t fits = std::min(launch->capacity, share_bytes_), most = fits - fits / kMarginOfShare;
+             hot_extents && launch->can_queue && named_bytes > fits && kept * kChunkBytes > most) {
+    // Lent memory goes back: the need of a graph must be known before, or its lender waits for nothing. A need just
+    // as large as the share would exceed it with each page that is used next.
     size_t over = set_.size() - most / kChunkBytes;
     SampleResident(extents, launch, touched, &over, false);
     // Its chunks are fetched for it: their faults would fill the records.
@@ -196,9 +199,10 @@ void Residency::ConcludeTouches(std::span<const Va> pages, bool lost) {
     candidates_.Unrank(chunk);
     if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
     touched_late_.push_back(chunk->base);
-    // Caches grow upwards: the chunk behind it is fetched with the next launch that names it.
+    // Caches grow upwards: the chunk behind it is fetched with the next launch that names it. Most sequences end
+    // before they reach it, so it is the first one to be tried again.
     Chunk* const next = is_late ? chunks_.Find(chunk->base + kChunkBytes) : nullptr;
-    if (next && next->touch == Touch::kUntouched) touched_.Presume(next, now_);
+    if (next && next->touch == Touch::kUntouched) touched_.Forget(next);
   }
   if (lost) {
     touched_.Repeat([this](Va base) {
