@@ -126,6 +126,23 @@ inline const CaptureCall kCaptureCalls[] = {
     {"prefetch_other", CALL(cuMemPrefetchAsync(c.managed, kMiB, OnCard(), 0, other))},
     {"advise", CALL(cuMemAdvise(c.managed, kMiB, CU_MEM_ADVISE_SET_READ_MOSTLY, OnCard()))},
     {"attach_here", CALL(cuStreamAttachMemAsync(stream, c.managed, 0, CU_MEM_ATTACH_GLOBAL))},
+    {"attach_other", CALL(cuStreamAttachMemAsync(other, c.managed, 0, CU_MEM_ATTACH_GLOBAL))},
+    {"vmm_unmap_nothing",
+     [](Captured&) {
+       CUdeviceptr p = 0;
+       NEED(cuMemAddressReserve(&p, 2 * kMiB, 0, 0, 0));
+       return cuMemUnmap(p, 2 * kMiB);
+     }},
+    {"copy_large_from_host",
+     [](Captured& c) {
+       static std::vector<uint8_t> bytes(kMiB);
+       return cuMemcpyHtoD(c.alloc, bytes.data(), bytes.size());
+     }},
+    {"ipc_get",
+     [](Captured& c) {
+       CUipcMemHandle handle{};
+       return cuIpcGetMemHandle(&handle, c.alloc);
+     }},
     {"memset", CALL(cuMemsetD8(c.alloc, 1, 16))},
     {"memset_here", CALL(cuMemsetD8Async(c.alloc, 1, 16, stream))},
     {"memset_legacy", CALL(cuMemsetD8Async(c.alloc, 1, 16, CU_STREAM_LEGACY))},

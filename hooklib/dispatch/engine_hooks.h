@@ -43,6 +43,15 @@ int ShareUtilization(const char* uuid);
 void* BeginCounted(CUstream stream, bool per_thread);
 void EndCounted(void* queue);
 
+// Calls beside a capture (SLUICE_CAPTURE). Some stream of the process is captured:
+bool IsAnyCaptured();
+// This one is, by the flavour that names default streams:
+bool IsStreamCaptured(CUstream stream, bool per_thread);
+// The driver's answer to an unsafe call of this thread; it breaks the captures that bar one. CUDA_SUCCESS: none does.
+CUresult AskUnsafe();
+// Its answer to a call that this captured stream never takes; it breaks the capture.
+CUresult AskNever(CUstream stream, bool per_thread);
+
 // The program was given a driver function that is newer than the table (cuGetProcAddress of `version`, as 13060): a
 // newer signature of one that is intercepted, or a name that the table does not know. Its calls pass the hook by.
 void NoteNewerEntry(const char* symbol, int version);

@@ -59,6 +59,36 @@ struct Counted<Member, kPerThread, CUresult(Args...)> {
   }
 };
 
+// As hooks.def writes them.
+enum class Capture { kNone, UNSAFE, UNSAFE_BESIDE, NEVER };
+
+// The entry of a row that the driver may refuse while a stream is captured: the driver is asked before the engine's
+// entry, which would serve the call. That entry is reached by a tail jump, since it looks at its return address.
+template <auto Defined, Capture kRule, bool kPerThread, typename Function>
+struct Guarded;
+template <auto Defined, Capture kRule, bool kPerThread, typename... Args>
+struct Guarded<Defined, kRule, kPerThread, CUresult(Args...)> {
+  [[gnu::noinline]] static CUresult Ask(Args... args) {
+    CUstream stream = nullptr;
+    [[maybe_unused]] const auto take = [&stream]([[maybe_unused]] auto arg) {
+      if constexpr (std::is_same_v<decltype(arg), CUstream>) stream = arg;
+    };
+    (take(args), ...);
+    const bool is_captured = kRule != Capture::UNSAFE && IsStreamCaptured(stream, kPerThread);
+    if (kRule == Capture::NEVER) return is_captured ? AskNever(stream, kPerThread) : CUDA_SUCCESS;
+    return is_captured ? CUDA_SUCCESS : AskUnsafe();
+  }
+  static CUresult Call(Args... args) {
+    if (IsAnyCaptured()) [[unlikely]] {
+      if (const CUresult answer = Ask(args...); answer != CUDA_SUCCESS) return answer;
+    }
+#ifdef __clang__
+    [[clang::musttail]]
+#endif
+    return Defined(args...);
+  }
+};
+
 enum class Order { kNone, PLANNED, COUNTED, SERVED, WAITS, CAPTURES, RECORDS, ENDS };  // as hooks.def writes them
 
 struct OrderRow {
@@ -76,6 +106,21 @@ constexpr Order OrderOf(std::string_view name) {
   return Order::kNone;
 }
 
+struct CaptureRow {
+  std::string_view name;
+  Capture rule;
+};
+constexpr CaptureRow kCaptures[] = {
+#define SLUICE_CAPTURE(elf_name, rule) {#elf_name, Capture::rule},
+#include "hooklib/hooks.def"
+};
+constexpr Capture CaptureOf(std::string_view name) {
+  for (const CaptureRow& row : kCaptures) {
+    if (row.name == name) return row.rule;
+  }
+  return Capture::kNone;
+}
+
 template <typename Function>
 constexpr bool kTakesStream = false;
 template <typename... Args>
@@ -83,9 +128,11 @@ constexpr bool kTakesStream<CUresult(Args...)> = (std::is_same_v<Args, CUstream>
 
 // A row with a stream parameter says how it changes the order of work. Else memory could be reused before work that it
 // queues is done.
-#define SLUICE_HOOK(elf_name, base, version, flavour, category)                            \
-  static_assert(!kTakesStream<decltype(::elf_name)> || OrderOf(#elf_name) != Order::kNone, \
-                #elf_name " has a stream parameter and no SLUICE_ORDER row in hooks.def");
+#define SLUICE_HOOK(elf_name, base, version, flavour, category)                                \
+  static_assert(!kTakesStream<decltype(::elf_name)> || OrderOf(#elf_name) != Order::kNone,     \
+                #elf_name " has a stream parameter and no SLUICE_ORDER row in hooks.def");     \
+  static_assert(OrderOf(#elf_name) != Order::SERVED || CaptureOf(#elf_name) != Capture::kNone, \
+                #elf_name " is SERVED and has no SLUICE_CAPTURE row in hooks.def");
 #include "hooklib/hooks.def"
 
 template <auto Member, bool kPerThread, bool kCounts, typename Function>
@@ -94,6 +141,14 @@ void* GeneratedEntry() {
   if constexpr (kCounts) return reinterpret_cast<void*>(&Counted<Member, kPerThread, Function>::Call);
   return reinterpret_cast<void*>(&Forward<Member, Function>::Call);
   // NOLINTEND(cppcoreguidelines-pro-type-reinterpret-cast)
+}
+
+// In place of the engine's entry, where it is defined; null: nothing is asked before it.
+template <auto Defined, Capture kRule, bool kPerThread, typename Function>
+void* GuardedEntry() {
+  if constexpr (kRule == Capture::kNone) return nullptr;
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): a function pointer as dlsym gives it.
+  return reinterpret_cast<void*>(&Guarded<Defined, kRule, kPerThread, Function>::Call);
 }
 
 struct RealSlot {
@@ -110,13 +165,15 @@ const RealSlot kRealSlots[] = {
 
 struct EntryPair {
   void* defined;
+  void* guarded;
   void* forward;
 };
 
 const EntryPair kEntries[] = {
-#define SLUICE_HOOK(elf_name, base, version, flavour, category)                                             \
-  {reinterpret_cast<void*>(&entry::elf_name),                                                               \
-   GeneratedEntry<&Real::elf_name, Flavour::flavour == Flavour::PTSZ, OrderOf(#elf_name) == Order::COUNTED, \
+#define SLUICE_HOOK(elf_name, base, version, flavour, category)                                                     \
+  {reinterpret_cast<void*>(&entry::elf_name),                                                                       \
+   GuardedEntry<&entry::elf_name, CaptureOf(#elf_name), Flavour::flavour == Flavour::PTSZ, decltype(::elf_name)>(), \
+   GeneratedEntry<&Real::elf_name, Flavour::flavour == Flavour::PTSZ, OrderOf(#elf_name) == Order::COUNTED,         \
                   decltype(::elf_name)>()},
 #include "hooklib/hooks.def"
 };
@@ -160,7 +217,8 @@ const char* HookName(std::size_t index) { return kRealSlots[index].name; }
 
 void* Entry(std::size_t index) {
   const EntryPair& pair = kEntries[index];
-  return pair.defined != nullptr ? pair.defined : pair.forward;
+  if (pair.defined == nullptr) return pair.forward;
+  return pair.guarded != nullptr ? pair.guarded : pair.defined;
 }
 
 void* RealOf(std::size_t index) { return *kRealSlots[index].slot; }

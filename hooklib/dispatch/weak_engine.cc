@@ -10,6 +10,10 @@ __attribute__((weak)) bool ShareOf(const char*, std::uint64_t, Share*) { return 
 __attribute__((weak)) int ShareUsers(const char*, ShareUser*, int) { return -1; }
 __attribute__((weak)) int ShareUtilization(const char*) { return -1; }
 __attribute__((weak)) void* BeginCounted(CUstream, bool) { return nullptr; }
+__attribute__((weak)) bool IsAnyCaptured() { return false; }
+__attribute__((weak)) bool IsStreamCaptured(CUstream, bool) { return false; }
+__attribute__((weak)) CUresult AskUnsafe() { return CUDA_SUCCESS; }
+__attribute__((weak)) CUresult AskNever(CUstream, bool) { return CUDA_SUCCESS; }
 __attribute__((weak)) void NoteNewerEntry(const char*, int) {}
 __attribute__((weak)) void EndCounted(void*) {}
 __attribute__((weak)) void OnAllocatorReport(void*, long, signed char, signed char) {}

@@ -97,7 +97,7 @@ int64_t g_latest = 0;  // written with the simulator's lock
 Call::~Call() {
   if (lock.owns_lock()) g_latest = std::max(g_latest, ThisThread().now);
 }
-int64_t LatestTime() { return g_latest; }
+int64_t SeenTime() { return std::max(ThisThread().now, g_latest); }
 
 extern "C" void simgpu_on_call(void (*callback)(const char* call, void* data), void* data) {
   g_tool = {callback, data};

@@ -53,7 +53,8 @@ enum CallKind { kNormal, kUnsafeInCapture, kNeedsNoInit, kAlways };
 // SIMGPU_TRACE_CALLS=1: every call on stderr, to see a program's use of the driver.
 void TraceCall(const char* what, const char* detail);
 
-int64_t LatestTime();  // of all threads; one of them may have seen the end of work that is done by then
+// The latest of all threads: one of them may have seen the end of work that is done by then, and told this thread.
+int64_t SeenTime();
 
 class Call {
  public:

@@ -9,7 +9,6 @@ using simgpu::CopyWork;
 using simgpu::Op;
 using simgpu::OpKind;
 using simgpu::Sim;
-using simgpu::TheDriver;
 
 namespace {
 
@@ -105,9 +104,6 @@ CopyWork Linear(uint64_t dst, uint64_t src, uint64_t n) {
 // Device-to-device copies return at once even when the call is synchronous.
 CUresult Sync(simgpu::Call& call, CUstream stream, uint64_t dst, uint64_t src, uint64_t n, Side to, Side from) {
   const bool inside = Sim().memory().InArena(dst) && Sim().memory().InArena(src);
-  if (!inside && !TheDriver().captures.empty()) {
-    if (const CUresult r = simgpu::RefuseInCapture(call, false); r != CUDA_SUCCESS) return r;
-  }
   return Copy(call, stream, Linear(dst, src, n), to, from, !inside, nullptr);
 }
 

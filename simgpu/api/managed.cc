@@ -196,7 +196,12 @@ CUresult AdviseAt(simgpu::Call& call, CUdeviceptr p, size_t n, CUmem_advise advi
   NEED_ARG(location.type >= CU_MEM_LOCATION_TYPE_DEVICE && location.type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT);
   const bool is_placeless = advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_READ_MOSTLY ||
                             advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
-  if (is_placeless && IsNoNode(location)) return CUDA_SUCCESS;  // whatever the range is: H100, driver 580
+  if (location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA || location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) {
+    // Of nodes of the host the range is not looked at, and no access is advised: H100, driver 580.
+    NEED_ARG(advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION);
+    if (is_placeless && IsNoNode(location)) return CUDA_SUCCESS;
+    if (!IsNoNode(location) && !ManagedRange(p, n)) return CUDA_SUCCESS;
+  }
   int32_t target = simgpu::kHostCard;
   NEED_ARG(Target(location, &target) == CUDA_SUCCESS || is_placeless);
   return Advise(call, p, n, advice, target);

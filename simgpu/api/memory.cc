@@ -124,7 +124,7 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
   // stream-ordered memory allocator).
   Sim().CatchUp(call.lock);
   if (simgpu::PoolOf(*a) != nullptr) {
-    Sim().CheckIdle(p, a->size, simgpu::ThisThread().now, "freed");
+    Sim().CheckIdle(p, a->size, simgpu::SeenTime(), "freed");
   } else {
     Sim().WaitContext(call.lock, nullptr, a->card, "a device (cuMemFree)");
   }

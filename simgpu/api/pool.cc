@@ -130,9 +130,11 @@ ENTRY(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * out, size_t bytes, CUmemory
 ENTRY(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
   BEGIN(Sim().profile().pool_malloc_host_ns);
   NEED_STREAM(s);
+  NEED_NO_CAPTURE(stream);
+  if (p == 0) return CUDA_SUCCESS;  // these two: H100, driver 580
   Allocation* a = simgpu::FindAllocation(p);
   NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped && !a->is_freed);
-  NEED_NO_CAPTURE(stream);
+  NEED(a->kind != MemoryKind::kManaged || a->pool != nullptr, CUDA_ERROR_NOT_SUPPORTED);
   if (simgpu::Capturing(stream)) {
     NEED_ARG(a->owner == simgpu::GraphPool(a->card));  // a graph frees memory of graphs alone
     CUgraphNode n =

@@ -68,9 +68,7 @@ CUresult cuEventQuery(CUevent e) {
   Sim().CatchUp(call.lock);
   if (e->shared != nullptr) return simgpu::IsSharedDone(e) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   if (e->fence == nullptr) return CUDA_SUCCESS;
-  return e->fence->done && e->fence->time <= std::max(simgpu::ThisThread().now, simgpu::LatestTime())
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_NOT_READY;
+  return e->fence->done && e->fence->time <= simgpu::SeenTime() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent e) {
@@ -269,7 +267,7 @@ ENTRY(cuStreamGetPriority, _ptsz, (CUstream s, int* out), (s, out)) {
 
 ENTRY(cuStreamAttachMemAsync, _ptsz, (CUstream s, CUdeviceptr p, size_t length, unsigned int flags),
       (s, p, length, flags)) {
-  BEGIN_UNSAFE(1000);
+  BEGIN(1000);  // safe beside a capture, as prefetches and discards are
   NEED_STREAM(s);
   const simgpu::Allocation* a = simgpu::FindAllocation(p);
   NEED_ARG(a != nullptr && a->kind == simgpu::MemoryKind::kManaged && a->base == p &&

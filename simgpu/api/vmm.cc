@@ -141,11 +141,11 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 CUresult cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
-  BEGIN_UNSAFE(Sim().profile().vmm_map_ns);
+  BEGIN(Sim().profile().vmm_map_ns);
   auto* h = reinterpret_cast<PhysicalHandle*>(handle);
-  // By the driver's manual a part may be mapped, from the handle's begin on.
-  NEED_ARG(Handles().count(h) != 0 && flags == 0 && offset == 0 && size != 0 && size <= h->size);
-  NEED_ARG(size % simgpu::kBlockBytes == 0 && p % simgpu::kBlockBytes == 0);
+  NEED_ARG(Handles().count(h) != 0 && flags == 0 && size != 0);
+  NEED(offset == 0 && size == h->size, CUDA_ERROR_NOT_SUPPORTED);  // a handle is mapped as a whole: H100, driver 580
+  NEED_ARG(p % simgpu::kBlockBytes == 0);
   auto it = Reservations().upper_bound(p);
   NEED_ARG(it != Reservations().begin());
   --it;
@@ -158,19 +158,24 @@ CUresult cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocat
   return CUDA_SUCCESS;
 }
 
+// Addresses without a mapping may lie between mappings, which are ended as wholes (H100, driver 580).
 CUresult cuMemUnmap(CUdeviceptr p, size_t size) {
-  BEGIN_UNSAFE(Sim().profile().vmm_map_ns);
+  BEGIN(Sim().profile().vmm_map_ns);
   Sim().CatchUp(call.lock);
+  uint64_t base = 0, reserved = 0;
+  NEED_ARG(size != 0 && p % simgpu::kBlockBytes == 0 && size % simgpu::kBlockBytes == 0);
+  NEED_ARG(simgpu::FindReservation(p, &base, &reserved) && size <= base + reserved - p);
+  std::vector<Allocation*> mapped;
   for (uint64_t at = p; at < p + size;) {
     Allocation* a = simgpu::FindAllocation(at);
-    NEED_ARG(a != nullptr && a->kind == MemoryKind::kMapped && a->base == at && at + a->size <= p + size);
-    at += a->size;
+    NEED_ARG(a == nullptr || (a->kind == MemoryKind::kMapped && a->base == at && at + a->size <= p + size));
+    if (a != nullptr) mapped.push_back(a);
+    at += a != nullptr ? a->size : simgpu::kBlockBytes;
   }
-  for (uint64_t at = p; at < p + size;) {
-    Allocation* a = simgpu::FindAllocation(at);
-    const uint64_t next = at + a->size;
+  for (Allocation* const a : mapped) {
+    const uint64_t at = a->base, next = at + a->size;
     Access().erase(Access().lower_bound({at, INT_MIN}), Access().lower_bound({next, INT_MIN}));
-    Sim().CheckIdle(at, a->size, simgpu::ThisThread().now, "unmapped");
+    Sim().CheckIdle(at, a->size, simgpu::SeenTime(), "unmapped");
     auto* h = static_cast<PhysicalHandle*>(a->owner);
     if (--h->mappings == 0) h->content = std::move(a->content);
     Sim().memory().NoteFreed(*a, Sim().operations());
@@ -179,13 +184,12 @@ CUresult cuMemUnmap(CUdeviceptr p, size_t size) {
       Sim().memory().Remove(a);
     }
     DeleteIfUnused(h);
-    at = next;
   }
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr p, size_t size, const CUmemAccessDesc* desc, size_t count) {
-  BEGIN_UNSAFE(Sim().profile().vmm_map_ns);
+  BEGIN(Sim().profile().vmm_map_ns);
   NEED_ARG(desc != nullptr && count != 0 && size != 0 && Sim().Mapped(p, size));
   // The range consists of whole mappings, by the driver's manual.
   const Allocation* first = simgpu::FindAllocation(p);

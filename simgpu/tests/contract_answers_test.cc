@@ -115,6 +115,19 @@ TEST_CASE("the checks of advice and prefetches have an order") {
     CHECK(Advise(p, kMiB, advice, no_card) == CUDA_ERROR_INVALID_VALUE);
     CHECK(Advise(p, kMiB, advice, no_node) == CUDA_ERROR_INVALID_VALUE);
   }
+  const CUmemLocation node = At(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0),
+                      this_node = At(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0);
+  CUdeviceptr device = 0;
+  YES(cuMemAlloc(&device, kMiB));
+  for (const CUmemLocation& place : {node, this_node}) {
+    for (const CUdeviceptr at : {p, device, CUdeviceptr{0}}) {
+      for (int advice = CU_MEM_ADVISE_SET_READ_MOSTLY; advice <= CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION; ++advice)
+        CHECK(Advise(at, kMiB, advice, place) == CUDA_SUCCESS);
+      CHECK(Advise(at, kMiB, CU_MEM_ADVISE_SET_ACCESSED_BY, place) == CUDA_ERROR_INVALID_VALUE);
+      CHECK(Advise(at, kMiB, CU_MEM_ADVISE_UNSET_ACCESSED_BY, place) == CUDA_ERROR_INVALID_VALUE);
+    }
+  }
+  YES(cuMemFree(device));
   YES(cuMemFree(p));
   YES(cuStreamDestroy(stream));
 }
@@ -214,6 +227,15 @@ TEST_CASE("a thread sees the end of work that was waited for before it began") {
   YES(cuStreamSynchronize(stream));
   CUresult seen = CUDA_ERROR_UNKNOWN;
   std::thread([&] { seen = cuEventQuery(event); }).join();
+  CHECK(seen == CUDA_SUCCESS);
+  CUdeviceptr pooled = 0;
+  YES(cuMemAllocAsync(&pooled, 64 * kMiB, stream));
+  YES(cuMemsetD8Async(pooled, 1, 64 * kMiB, stream));
+  YES(cuStreamSynchronize(stream));
+  std::thread([&] {
+    cuCtxSetCurrent(c.context);
+    seen = cuMemFree(pooled);  // takes the memory for idle, which it is
+  }).join();
   CHECK(seen == CUDA_SUCCESS);
   YES(cuMemFree(p));
   YES(cuEventDestroy(event));

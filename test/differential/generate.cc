@@ -41,6 +41,9 @@ constexpr Weight kWeights[] = {
 // Of the second forms.
 constexpr Weight kMoreWeights[] = {{OpKind::kStore, 5}, {OpKind::kUnpack, 2}, {OpKind::kPast, 4}};
 
+// Of the third forms.
+constexpr Weight kLatestWeights[] = {{OpKind::kBarred, 4}};
+
 class Generator {
  public:
   Generator(uint64_t seed, const Target& target) : random_(seed), world_(target) {
@@ -57,6 +60,10 @@ class Generator {
     for (size_t i = 0; target.forms >= 2 && i < std::size(kMoreWeights); ++i) {
       more_[i] = kMoreWeights[i].weight * random_.Below(4);
       total_ += more_[i];
+    }
+    for (size_t i = 0; target.forms >= 3 && i < std::size(kLatestWeights); ++i) {
+      latest_[i] = kLatestWeights[i].weight * random_.Below(4);
+      total_ += latest_[i];
     }
   }
 
@@ -78,8 +85,12 @@ class Generator {
       if (at < weights_[i]) return kWeights[i].kind;
       at -= weights_[i];
     }
-    for (i = 0; at >= more_[i]; ++i) at -= more_[i];
-    return kMoreWeights[i].kind;
+    for (i = 0; i < std::size(kMoreWeights); ++i) {
+      if (at < more_[i]) return kMoreWeights[i].kind;
+      at -= more_[i];
+    }
+    for (i = 0; at >= latest_[i]; ++i) at -= latest_[i];
+    return kLatestWeights[i].kind;
   }
   // One of the numbers below `count` for which `is` holds, or -1.
   template <class F>
@@ -206,6 +217,9 @@ class Generator {
         op.b = next_block_ < kMaxBlocks - 2 ? next_block_++ : 0;
         op.c = next_pool_ < kMaxPools ? next_pool_++ : 0;
         break;
+      case OpKind::kBarred:
+        op.a = OneOf(kMaxContexts, [&](int i) { return world_.contexts[i].live; });
+        break;
       case OpKind::kPast:
         op.b = Block(false);
         break;
@@ -281,7 +295,7 @@ class Generator {
 
   Random random_;
   World world_;
-  int weights_[std::size(kWeights)], more_[std::size(kMoreWeights)] = {};
+  int weights_[std::size(kWeights)], more_[std::size(kMoreWeights)] = {}, latest_[std::size(kLatestWeights)] = {};
   int total_, threads_;
   int next_context_ = 2, next_stream_ = 3, next_block_ = 0, next_pool_ = 0, next_graph_ = 0;
 };

@@ -163,6 +163,37 @@ CUresult Note(CUresult result);
 // On the simulated GPU: a kernel that fails, and calls behind it.
 CUresult Fail(int module, CUstream stream, CUdeviceptr block);
 CUresult CallAll(CUstream stream, CUdeviceptr block, CUevent event);
+// One call beside a capture of its own, on memory and streams of its own, by this thread or another one, which may have
+// exchanged its mode for the relaxed one. Notes the codes of the call and of the capture's end. kDiscardHere and what
+// follows need a driver that discards.
+enum class BarredCall {
+  kAlloc,
+  kAllocManaged,
+  kAllocPitch,
+  kAllocHost,
+  kFree,
+  kFreeManaged,
+  kFreePooled,
+  kFreeNothing,
+  kAllocAsyncOther,
+  kFreeAsyncOther,
+  kFreeAsyncHere,
+  kAdvise,
+  kPrefetchHere,
+  kPrefetchOther,
+  kAttachHere,
+  kQueryOther,
+  kSynchronizeOther,
+  kQueryEvent,
+  kSynchronizeContext,
+  kCopyFromHost,
+  kCopyToHost,
+  kFillNow,
+  kDiscardHere,
+  kDiscardOther,
+  kCalls
+};
+CUresult BesideCapture(BarredCall call, CUstreamCaptureMode mode, bool elsewhere, bool relaxed, int device);
 // In a hooked program on the simulated GPU: an observation of its own if more is resident than the budget allows.
 CUresult CheckBudget();
 

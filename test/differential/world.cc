@@ -55,6 +55,7 @@ bool World::Do(const Op& op) {
     case OpKind::kStore:
     case OpKind::kUnpack:
     case OpKind::kPast:
+    case OpKind::kBarred:
       return DoWork(op);
     case OpKind::kBeginCapture:
     case OpKind::kEndCapture:

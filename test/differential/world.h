@@ -153,6 +153,7 @@ class World {
   bool Store(const Op& op, Random& random);
   bool Unpack(const Op& op, Random& random);
   bool Past(const Op& op, Random& random);
+  bool Barred(const Op& op, Random& random);
   bool AskMarks(int pool, int thread);
   bool FailAtLast(Random& random);
   bool LaunchExec(const Op& op, Random& random);

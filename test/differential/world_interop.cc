@@ -112,6 +112,19 @@ bool World::Past(const Op& op, Random& random) {
   }
 }
 
+// a: the context. A call that a capture may forbid, with a capture of its own. Other captures are not open, which it
+// would break, and no work waits for the host, since frees wait for it.
+bool World::Barred(const Op& op, Random& random) {
+  if (group_ != 0 || op.a < 0 || !contexts[op.a].live || contexts[op.a].green) return false;
+  if (std::any_of(captures.begin(), captures.end(), [](const Capture& one) { return one.open; })) return false;
+  Use(op.thread, op.a);
+  const auto count = static_cast<int>(target_.discard ? BarredCall::kCalls : BarredCall::kDiscardHere);
+  const int call = random.Below(count), mode = random.Below(3);
+  const bool elsewhere = random.OneIn(2), relaxed = random.OneIn(4);
+  Emit(kBarred, op.thread, {call, mode, elsewhere, relaxed, contexts[op.a].device});
+  return true;
+}
+
 // A kernel that touches an illegal address ends every context: later calls answer its error.
 bool World::FailAtLast(Random& random) {
   if (group_ != 0 || !Unsafe(0)) return false;

@@ -193,6 +193,7 @@ bool World::DoWork(const Op& op) {
   if (op.kind == OpKind::kStore) return Store(op, random);
   if (op.kind == OpKind::kUnpack) return Unpack(op, random);
   if (op.kind == OpKind::kPast) return Past(op, random);
+  if (op.kind == OpKind::kBarred) return Barred(op, random);
   if (op.kind == OpKind::kHostFill) {
     if (!Live(op.a) || !blocks[op.a].host || !OrderBlock(-1, op.a, true, op.thread, random)) return false;
     Emit(kFillHost, op.thread, {op.a, blocks[op.a].bytes, random.Below(1000)});

@@ -171,7 +171,9 @@ SCENARIO(memory_of_another_process) {
     EXPECT(is_capable == (result == CUDA_SUCCESS));
     EXPECT(result == CUDA_SUCCESS || Budget() != 0);
     Print("refused or right", result == CUDA_ERROR_INVALID_VALUE || ask(message, -1));
-    for (const CUdeviceptr each : {before, block, behind}) OK(cuMemFree(each));
+    OK(cuMemFree(block));
+    Print("freed", cuIpcGetMemHandle(&message.block, block));  // never the memory around it
+    for (const CUdeviceptr each : {before, behind}) OK(cuMemFree(each));
   }
   CUmemPoolProps props{};
   props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;

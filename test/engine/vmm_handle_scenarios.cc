@@ -84,9 +84,10 @@ SCENARIO(vmm_references) {
   Print("outside", cuMemMap(at + 3 * kBytes, kBytes, 0, again, 0));
   Print("unaligned", cuMemMap(at + kBytes + 4096, kBytes, 0, again, 0));
   Print("unmapped in part", cuMemUnmap(at, kBytes / 2));
-  Print("unmapped beyond", cuMemUnmap(at, 2 * kBytes));
+  Print("unmapped beyond the reservation", cuMemUnmap(at, 4 * kBytes));
   Print("freed as another size", cuMemAddressFree(at, kBytes));
-  OK(cuMemUnmap(at, kBytes));
+  Print("unmapped with the addresses behind", cuMemUnmap(at, 2 * kBytes));
+  Print("nothing unmapped", cuMemUnmap(at, kBytes));
   OK(cuMemRelease(again));
   used("gone");
   Print("released again", cuMemRelease(again));

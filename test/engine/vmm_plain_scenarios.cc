@@ -53,16 +53,18 @@ SCENARIO(vmm_becomes_plain) {
   OK(cuMemAddressFree(at, 4 * kBytes));
   OK(cuMemAddressFree(elsewhere, 2 * kBytes));
 
-  // A part of a handle, host memory beside the GPU's, and an export behind the mapping.
+  // A part of a handle (refused), host memory beside the GPU's, and an export behind the mapping.
   const CUdeviceptr mixed = Reserve(4 * kBytes);
   const Handle parts = Create(kBytes);
   Map(mixed, kBytes, parts);
   Fill(mixed, kBytes, 4);
   OK(cuMemUnmap(mixed, kBytes));
-  OK(cuMemMap(mixed, kBytes / 3, 0, parts, 0));
-  Allow(mixed, kBytes / 3);
-  PrintBytes("a part", mixed, kBytes / 3);
-  OK(cuMemUnmap(mixed, kBytes / 3));
+  Print("in part", cuMemMap(mixed, kBytes / 3, 0, parts, 0));  // a handle is mapped as a whole
+  Print("from inside", cuMemMap(mixed, kBytes / 3, kBytes / 3, parts, 0));
+  Map(mixed, kBytes, parts);
+  PrintBytes("not in part", mixed, kBytes);
+  OK(cuMemUnmap(mixed, 2 * kBytes));  // with addresses that are not mapped
+  OK(cuMemUnmap(mixed, kBytes));
   OK(cuMemRelease(parts));
   OK(cuMemAddressFree(mixed, 4 * kBytes));
   const CUdeviceptr beside = Reserve(4 * kBytes);

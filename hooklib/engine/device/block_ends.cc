@@ -13,8 +13,12 @@ bool ReachesPastItsBlock(memory::Extent range) {
     if (!device->MayHold(range.base)) continue;
     DeviceLock lock(device->mutex);
     memory::Va base = 0;
-    if (const memory::Allocation* const block = device->live.Find(range.base, &base))
-      return range.bytes > base + memory::RoundUp(block->bytes, kBlockUnit) - range.base;
+    if (const memory::Allocation* const block = device->live.Find(range.base, &base)) {
+      if (range.bytes > base + memory::RoundUp(block->bytes, kBlockUnit) - range.base) return true;
+      if (!block->mapped) return false;
+      lock.Unlock();
+      return virtual_memory::LacksRights(range);
+    }
     if (device->residency.chunks().InArena(range.base)) return true;
   }
   return virtual_memory::IsUnmapped(range.base);

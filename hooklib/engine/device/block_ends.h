@@ -7,8 +7,9 @@
 namespace sluice {
 
 // Whether the driver would refuse a copy or a fill of the range, which begins in memory of the engine's: it reaches
-// past its block, or its begin was freed or is not mapped. The bytes behind are another block's here, and the driver
-// takes a whole arena for one allocation. Thread-safe; takes the device's lock where the range may be tracked.
+// past its block, its begin was freed or is not mapped, or it is mapped without rights. The bytes behind are another
+// block's here, and the driver takes a whole arena for one allocation. Thread-safe; takes the device's lock where the
+// range may be tracked.
 bool ReachesPastItsBlock(memory::Extent range);
 
 }  // namespace sluice

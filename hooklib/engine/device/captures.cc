@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/mutex.h"
+#include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/streams.h"
 
@@ -21,6 +22,15 @@ Mutex g_mutex;  // no other lock is taken inside
 std::map<CaptureKey, CUcontext>& Open() SLUICE_REQUIRES(g_mutex) {
   static auto& map = *new std::map<CaptureKey, CUcontext>();
   return map;
+}
+CUstream Named(CUstream stream, bool per_thread) {
+  return stream == nullptr && per_thread ? CU_STREAM_PER_THREAD : stream;
+}
+// Another error is for the call itself.
+CUresult OfCaptures(CUresult answer) {
+  const bool is_of_captures =
+      answer >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && answer <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  return is_of_captures ? answer : CUDA_SUCCESS;
 }
 void Count() SLUICE_REQUIRES(g_mutex) { g_captures.store(static_cast<int>(Open().size())); }
 
@@ -49,6 +59,22 @@ void ForgetCapturesOf(CUcontext context) {
   MutexLock lock(g_mutex);
   std::erase_if(Open(), [context](const auto& entry) { return entry.second == context; });
   Count();
+}
+
+bool IsAnyCaptured() { return g_captures.load(std::memory_order_relaxed) > 0; }
+
+bool IsStreamCaptured(CUstream stream, bool per_thread) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return g_real.cuStreamIsCapturing(Named(stream, per_thread), &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// The modes of all captures and of the calling thread are the driver's. A free of nothing is unsafe, as the other calls
+// are, and does nothing where it is allowed.
+CUresult AskUnsafe() { return OfCaptures(g_real.cuMemFree_v2(0)); }
+// The driver would judge the call's own arguments by the arena.
+CUresult AskNever(CUstream stream, bool per_thread) {
+  return OfCaptures(g_real.cuStreamQuery(Named(stream, per_thread)));
 }
 
 }  // namespace sluice

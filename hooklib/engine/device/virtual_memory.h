@@ -8,9 +8,9 @@
 //  - Contents of a handle that is unmapped and not released stay where they are, and are copied when the handle is
 //    mapped elsewhere, or before another one is mapped there.
 //  - What managed memory cannot do makes a handle, and the reservation that it is mapped in, plain with their contents:
-//    a second mapping, an export, a mapping beside unmanaged memory or beside another device's, or of a part of its
-//    contents. The GPU is waited for meanwhile. Refused with CUDA_ERROR_NOT_SUPPORTED and a line in the log where that
-//    is not safe: while other threads queue work, while a stream is captured, and where queued work does not end.
+//    a second mapping, an export, a mapping beside unmanaged memory or beside another device's. The GPU is waited for
+//    meanwhile. Refused with CUDA_ERROR_NOT_SUPPORTED and a line in the log where that is not safe: while other threads
+//    queue work, while a stream is captured, and where queued work does not end.
 //
 // The values of handles that begin in managed form are the engine's own: no address, so that no driver gives them too.
 //
@@ -59,6 +59,9 @@ std::optional<memory::Extent> FindReservation(CUdeviceptr pointer);
 // Whether the address lies in a reservation in managed form, but in no mapping: nothing is there for the application.
 // Takes no lock for addresses far from all of them.
 bool IsUnmapped(CUdeviceptr pointer);
+
+// Whether a mapping in the range, which begins in one, gives no device rights: the driver refuses copies there.
+bool LacksRights(memory::Extent range);
 
 // The context is gone, and with it the managed memory of its reservations; before the devices forget it.
 void ForgetReservationsOf(CUcontext context);

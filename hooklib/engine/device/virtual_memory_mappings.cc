@@ -27,7 +27,6 @@ constexpr const char* kIntoUnmanaged =
 constexpr const char* kFromUnmanaged = "a handle of the driver's is mapped into a reservation";
 constexpr const char* kInCapture = "contents of a handle would have to be copied while a stream is captured";
 constexpr const char* kUnseen = "the reservation was made while no context was current";
-constexpr const char* kInPart = "a part of a handle with contents is mapped";
 
 bool Overlaps(const Extent& a, const Extent& b) { return a.base < b.end() && b.base < a.end(); }
 
@@ -37,6 +36,17 @@ bool IsFilled(const Reserved& reserved, Extent range) {
   for (auto it = reserved.mappings.find(at); it != reserved.mappings.end() && it->first == at && at < range.end(); ++it)
     at += it->second.bytes;
   return range.bytes != 0 && at == range.end();
+}
+
+// Whether the range, of whole chunks in the reservation, cuts no mapping.
+bool IsUncut(const Reserved& reserved, Extent range) {
+  if (range.bytes == 0 || range.base % kChunkBytes || range.bytes % kChunkBytes ||
+      range.bytes > reserved.range.end() - range.base)
+    return false;
+  return std::none_of(reserved.mappings.begin(), reserved.mappings.end(), [&](const auto& entry) {
+    const Extent mapped{entry.first, entry.second.bytes};
+    return Overlaps(range, mapped) && (mapped.base < range.base || mapped.end() > range.end());
+  });
 }
 
 }  // namespace
@@ -60,9 +70,9 @@ namespace {
 
 // Copies the handle's contents to where it is mapped now.
 CUresult MoveContents(Physical* physical, Va to, Settlement* settlement) SLUICE_REQUIRES(g_mutex) {
-  // By the engine's own entries, for which the new place is memory that a copy overwrites.
+  // Planned, for the new place is memory that a copy overwrites; the application has no rights to it yet.
   if (physical->copy) {
-    const CUresult result = entry::cuMemcpyHtoD_v2(to, physical->copy.get(), physical->contents_bytes);
+    const CUresult result = CopyContentsFromHost(to, physical->copy.get(), physical->contents_bytes);
     if (result != CUDA_SUCCESS) return result;
   } else {
     for (const Extent& part : physical->device->WrittenParts({physical->at, physical->contents_bytes})) {
@@ -89,7 +99,6 @@ CUresult MapManaged(Reserved* reserved, Extent range, Physical* physical, const 
   const bool stays = physical->at == range.base && physical->contents_bytes == range.bytes;
   if (physical->device != reserved->device) *reason = kOtherDevice;
   if (physical->mappings > 0) *reason = kMappedTwice;
-  if (has_contents && physical->contents_bytes > range.bytes) *reason = kInPart;
   if (*reason) return CUDA_ERROR_NOT_SUPPORTED;
   std::vector<Physical*> in_the_way;
   for (const auto& [va, other] : reserved->kept) {
@@ -127,8 +136,8 @@ const UnmanagedReservation* UnmanagedAt(Va va) SLUICE_REQUIRES(g_mutex) {
 }
 
 CUresult UnmapManaged(Reserved* reserved, Extent range, Settlement* settlement) SLUICE_REQUIRES(g_mutex) {
-  if (!IsFilled(*reserved, range)) return CUDA_ERROR_INVALID_VALUE;
-  for (auto it = reserved->mappings.find(range.base); it != reserved->mappings.end() && it->first < range.end();
+  if (!IsUncut(*reserved, range)) return CUDA_ERROR_INVALID_VALUE;  // there may be addresses without a mapping
+  for (auto it = reserved->mappings.lower_bound(range.base); it != reserved->mappings.end() && it->first < range.end();
        it = reserved->mappings.erase(it)) {
     const Extent mapped{it->first, it->second.bytes};
     Physical* const physical = it->second.physical;
@@ -158,7 +167,8 @@ CUresult Map(CUdeviceptr pointer, size_t bytes, size_t offset, Handle handle, un
   const bool is_unmanaged = !physical || physical->form == Form::kUnmanaged;
   const char* reason = kFromUnmanaged;
   if (reserved && !is_unmanaged) {
-    if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;  // as the driver's manual says
+    if (flags != 0 || bytes == 0) return CUDA_ERROR_INVALID_VALUE;                 // as the driver's manual says
+    if (offset != 0 || bytes != physical->bytes) return CUDA_ERROR_NOT_SUPPORTED;  // as driver 580 answers
     reason = nullptr;
     const CUresult result = MapManaged(reserved, {pointer, bytes}, physical, &reason, &settlement);
     if (!reason) return result;
@@ -291,6 +301,18 @@ bool IsUnmapped(CUdeviceptr pointer) {
   const auto mapping = reserved.mappings.upper_bound(pointer);
   return mapping == reserved.mappings.begin() ||
          pointer >= std::prev(mapping)->first + std::prev(mapping)->second.bytes;
+}
+
+bool LacksRights(Extent range) {
+  MutexLock lock(g_mutex);
+  const Reserved* const reserved = ReservedAt(range.base);
+  if (!reserved) return false;
+  auto it = reserved->mappings.upper_bound(range.base);
+  if (it != reserved->mappings.begin()) --it;
+  for (; it != reserved->mappings.end() && it->first < range.end(); ++it) {
+    if (it->first + it->second.bytes > range.base && it->second.access.empty()) return true;
+  }
+  return false;
 }
 
 std::optional<MappedRange> Find(CUdeviceptr pointer) {

@@ -12,14 +12,17 @@ namespace sluice {
 
 namespace {
 
+// The driver never gave it out. It judges the other arguments then, in its own order.
+constexpr CUdeviceptr kUnknownPointer = 1;
+
 template <typename Advise>
 CUresult Advised(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUmemLocation location, Advise advise) {
   const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
   // As for cuMemAlloc's memory, for memory that was freed, and for addresses behind an allocation.
   if (tracked ? !tracked->allocation.app_managed || bytes > tracked->base + tracked->allocation.bytes - pointer
               : IsFreeInArena(pointer))
-    return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = advise();
+    return advise(kUnknownPointer, bytes ? 1 : 0);
+  const CUresult result = advise(pointer, bytes);
   if (result == CUDA_SUCCESS && tracked) {
     tracked->device->NoteAdvice({pointer, bytes}, advice, location);
     NoteAdviceOf({pointer, bytes}, {tracked->base, tracked->allocation.bytes}, advice, location);
@@ -50,11 +53,11 @@ namespace entry {
 
 CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUdevice device) {
   return Advised(pointer, bytes, advice, LocationOf(device),
-                 [&] { return g_real.cuMemAdvise(pointer, bytes, advice, device); });
+                 [&](CUdeviceptr at, size_t length) { return g_real.cuMemAdvise(at, length, advice, device); });
 }
 CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUmemLocation location) {
   return Advised(pointer, bytes, advice, location,
-                 [&] { return g_real.cuMemAdvise_v2(pointer, bytes, advice, location); });
+                 [&](CUdeviceptr at, size_t length) { return g_real.cuMemAdvise_v2(at, length, advice, location); });
 }
 CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags) {
   return AttachTo(stream, false, pointer, bytes, flags,

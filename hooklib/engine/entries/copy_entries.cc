@@ -183,6 +183,12 @@ CUresult CopyContents(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   return stream ? RunCopy(stream, {At(to, bytes), At(from, bytes)}, Source::kDevice, issue) : issue();
 }
 
+CUresult CopyContentsFromHost(CUdeviceptr to, const void* from, size_t bytes) {
+  const auto issue = [&] { return g_real.cuMemcpyHtoD_v2(to, from, bytes); };
+  Stream* const stream = FindStream(nullptr, false);
+  return stream ? RunCopy(stream, {FromHost(to, from, bytes), At(from, bytes)}, Source::kHost, issue) : issue();
+}
+
 namespace entry {
 
 // SLUICE_COPY(name, parameters, arguments, stream, per-thread flavour, source, destination extent, source extent)

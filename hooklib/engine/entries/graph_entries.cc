@@ -8,6 +8,7 @@
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/entries/node_ranges.h"
 #include "hooklib/engine/entries/value_nodes.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
@@ -137,6 +138,7 @@ CUresult NoteAddedNode(const CUgraphNode* node, const CUgraphNodeParams* params,
 
 template <typename Add>
 CUresult AddAnyNode(const CUgraphNode* node, CUgraphNodeParams* params, Add add) {
+  if (ReachesPastItsBlock(params)) return CUDA_ERROR_INVALID_VALUE;
   if (!params || params->type != CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) return NoteAddedNode(node, params, add(params));
   const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& p = params->memOp;
   return AddValues(
@@ -187,11 +189,13 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const C
                     [&](GraphAccess* changed) { changed->AddKernel(n, *p); });
 }
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_MEMCPY3D* c, CUcontext context) {
+  if (ReachesPastItsBlock(c)) return CUDA_ERROR_INVALID_VALUE;
   return ChangeNode(e, g_real.cuGraphExecMemcpyNodeSetParams(e, n, c, context), c,
                     [&](GraphAccess* changed) { changed->AddCopy(n, *c); });
 }
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_MEMSET_NODE_PARAMS* s,
                                         CUcontext context) {
+  if (ReachesPastItsBlock(s)) return CUDA_ERROR_INVALID_VALUE;
   return ChangeNode(e, g_real.cuGraphExecMemsetNodeSetParams(e, n, s, context), s,
                     [&](GraphAccess* changed) { changed->AddMemset(n, *s); });
 }
@@ -201,6 +205,7 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec e, CUgraphNode n, CUgrap
 }
 
 CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParams* p) {
+  if (ReachesPastItsBlock(p)) return CUDA_ERROR_INVALID_VALUE;
   return ChangeNode(e, g_real.cuGraphExecNodeSetParams(e, n, p), p, [&](GraphAccess* changed) {
     if (p->type == CU_GRAPH_NODE_TYPE_KERNEL) {
       const CUDA_KERNEL_NODE_PARAMS_v3& k = p->kernel;

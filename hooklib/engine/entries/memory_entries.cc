@@ -49,6 +49,7 @@ CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make ma
   return result;
 }
 
+// Driver 580 frees managed memory in stream order only if it is a pool's (Device::Free).
 template <typename Real>
 CUresult Release(CUdeviceptr pointer, Real real, const Stream* stream = nullptr) {
   if (const CUresult failure = CurrentFailure(); failure != CUDA_SUCCESS) return failure;

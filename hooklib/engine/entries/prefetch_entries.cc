@@ -35,6 +35,9 @@ bool IsRefused(CUdeviceptr pointer, size_t bytes) {
   return !block->allocation.app_managed || bytes > block->base + block->allocation.bytes - pointer;
 }
 
+// The driver never gave it out. It judges the other arguments of a refused prefetch then, in its own order.
+constexpr CUdeviceptr kUnknownPointer = 1;
+
 bool IsPlanned(const Stream* stream, int to) {
   return stream && stream->device->ordinal == to && stream->device->active.load(std::memory_order_relaxed) &&
          !IsCapturing(*stream);
@@ -58,13 +61,15 @@ void NotePrefetch(const TrackedAddress& block, CUdeviceptr pointer, size_t bytes
 template <typename Issue>
 CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t bytes, CUmemLocation to, bool is_known,
                   Issue issue) {
-  if (IsRefused(pointer, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (IsRefused(pointer, bytes))
+    return RunUnplanned(handle, per_thread, [&] { return issue(kUnknownPointer, bytes ? 1 : 0); });
+  const auto run = [&] { return issue(pointer, bytes); };
   const std::optional<TrackedAddress> block = BlockOf(pointer, bytes);
   // The driver refuses wrong ranges itself.
-  if (!block) return RunUnplanned(handle, per_thread, issue);
+  if (!block) return RunUnplanned(handle, per_thread, run);
   Stream* const stream = FindStream(handle, per_thread);
   const bool is_planned = is_known && IsPlanned(stream, DeviceOf(to).value_or(-1)) && block->device == stream->device;
-  const CUresult result = is_planned ? Plan(stream, pointer, bytes) : RunUnplanned(handle, per_thread, issue);
+  const CUresult result = is_planned ? Plan(stream, pointer, bytes) : RunUnplanned(handle, per_thread, run);
   if (result == CUDA_SUCCESS) NotePrefetch(*block, pointer, bytes, to);
   return result;
 }
@@ -190,15 +195,15 @@ CUresult DiscardBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, unsign
 
 namespace entry {
 
-#define SLUICE_PREFETCH_TO_DEVICE(name, per_thread)                                \
-  CUresult name(CUdeviceptr pointer, size_t bytes, CUdevice to, CUstream stream) { \
-    return Prefetch(stream, per_thread, pointer, bytes, LocationOf(to), true,      \
-                    [&] { return g_real.name(pointer, bytes, to, stream); });      \
+#define SLUICE_PREFETCH_TO_DEVICE(name, per_thread)                                                      \
+  CUresult name(CUdeviceptr pointer, size_t bytes, CUdevice to, CUstream stream) {                       \
+    return Prefetch(stream, per_thread, pointer, bytes, LocationOf(to), true,                            \
+                    [&](CUdeviceptr at, size_t length) { return g_real.name(at, length, to, stream); }); \
   }
-#define SLUICE_PREFETCH_TO(name, per_thread)                                                            \
-  CUresult name(CUdeviceptr pointer, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream) { \
-    return Prefetch(stream, per_thread, pointer, bytes, to, flags == 0,                                 \
-                    [&] { return g_real.name(pointer, bytes, to, flags, stream); });                    \
+#define SLUICE_PREFETCH_TO(name, per_thread)                                                                    \
+  CUresult name(CUdeviceptr pointer, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream) {         \
+    return Prefetch(stream, per_thread, pointer, bytes, to, flags == 0,                                         \
+                    [&](CUdeviceptr at, size_t length) { return g_real.name(at, length, to, flags, stream); }); \
   }
 SLUICE_PREFETCH_TO_DEVICE(cuMemPrefetchAsync, false)
 SLUICE_PREFETCH_TO_DEVICE(cuMemPrefetchAsync_ptsz, true)

@@ -92,6 +92,7 @@ std::optional<CUresult> Answer(const TrackedAddress& tracked, CUpointer_attribut
       return put(pointer);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       if (app_managed) return std::nullopt;
+      put(nullptr);
       return CUDA_ERROR_INVALID_VALUE;  // as for cuMemAlloc's memory
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return put(static_cast<unsigned>(app_managed));

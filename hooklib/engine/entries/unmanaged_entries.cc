@@ -145,10 +145,11 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
   return Destroyed(array, [&] { return g_real.cuMipmappedArrayDestroy(array); });
 }
 
-// Refused for each tracked block. Managed memory cannot be exported, and small blocks share one allocation of the
-// driver's, whose handle would give the other process the base of that one.
+// Refused for each tracked block, and for addresses beside them in the engine's memory. Managed memory cannot be
+// exported, and small blocks share one allocation of the driver's, whose handle would give the other process the base
+// of that one.
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
-  if (!FindTracked(pointer)) return g_real.cuIpcGetMemHandle(handle, pointer);
+  if (!FindTracked(pointer) && !IsFreeInArena(pointer)) return g_real.cuIpcGetMemHandle(handle, pointer);
   static std::atomic<bool> logged{false};
   if (!logged.exchange(true)) {
     SLUICE_LOG(
