@@ -1,4 +1,6 @@
 // Every kind of launch: the memory that its parameters name is resident when it runs.
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "test/engine/scenario.h"
@@ -134,6 +136,28 @@ SCENARIO(every_kind_of_launch) {
   check("tensor map, im2col, moved", Read(list + 8 * kMiB, 16 * kMiB), 20 * kMiB, launch_tma);
   PrintDigest("operand", operand, kOperand);
   PrintDigest("list", list, 256 * kMiB);
+}
+
+// Launches of a kind that is left to faults queue nothing. The host waits for the end of those before, but no event
+// says when that is, unless the wait records one: it would wait until its patience is over.
+SCENARIO(launches_left_to_faults_see_their_ends) {
+  Card card;
+  CUstream s = card.Stream();
+  constexpr uint64_t kTable = 2 * kGiB, kRow = 64 << 10;
+  const CUdeviceptr table = Alloc(kTable), small = Alloc(kMiB);
+  card.Named(s, {Write(table, kTable, 1)}, 1'000'000);
+  OK(cuStreamSynchronize(s));
+  double longest = 0;
+  for (uint64_t i = 0; i < 200; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    card.Named(s, {Read(table + i / 100 * kRow, 4096)}, i < 160 ? 5'000 : 3'000'000);
+    longest = std::max(longest, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    for (int n = 0; n < 12; ++n) OK(cuMemsetD8Async(small, 1, kMiB, s));  // other work, which moves nothing
+    if (i < 160) OK(cuStreamSynchronize(s));
+  }
+  std::fprintf(stderr, "longest_launch_s=%.2f\n", longest);
+  EXPECT(longest < 0.8);
+  PrintDigest("table", table, kTable);
 }
 
 }  // namespace scenario

@@ -1,5 +1,4 @@
 // Order: launches beyond the budget, streams that the application did not order, threads.
-#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -54,28 +53,6 @@ SCENARIO(oversized_launches_apart) {
 
 SCENARIO(launch_half_over_budget) { OversizedLaunches(768 * kMiB); }  // 1.5 times a budget of 512 MiB
 SCENARIO(launch_three_times_the_budget) { OversizedLaunches(1536 * kMiB); }
-
-// Launches of a kind that is left to faults queue nothing. The host waits for the end of those before, but no event
-// says when that is, unless the wait records one: it would wait until its patience is over.
-SCENARIO(launches_left_to_faults_see_their_ends) {
-  Card card;
-  CUstream s = card.Stream();
-  constexpr uint64_t kTable = 2 * kGiB, kRow = 64 << 10;
-  const CUdeviceptr table = Alloc(kTable), small = Alloc(kMiB);
-  card.Named(s, {Write(table, kTable, 1)}, 1'000'000);
-  OK(cuStreamSynchronize(s));
-  double longest = 0;
-  for (uint64_t i = 0; i < 200; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    card.Named(s, {Read(table + i / 100 * kRow, 4096)}, i < 160 ? 5'000 : 3'000'000);
-    longest = std::max(longest, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    for (int n = 0; n < 12; ++n) OK(cuMemsetD8Async(small, 1, kMiB, s));  // other work, which moves nothing
-    if (i < 160) OK(cuStreamSynchronize(s));
-  }
-  std::fprintf(stderr, "longest_launch_s=%.2f\n", longest);
-  EXPECT(longest < 0.8);
-  PrintDigest("table", table, kTable);
-}
 
 // b's launches need room that only a's unfinished work takes: they run all the same, and a is not touched.
 SCENARIO(streams_stay_independent) {

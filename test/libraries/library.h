@@ -63,7 +63,7 @@ struct Library<Result(Args...)> {
     if constexpr (std::is_pointer_v<T>) {
       return random.OneIn(12) ? nullptr : reinterpret_cast<T>(zeroes + 16 * random.In(0, 1000));
     } else if constexpr (std::is_enum_v<T>) {
-      return static_cast<T>(random.In(0, 2));
+      return static_cast<T>(random.In(0, 1));  // of each enumeration, however few values it has
     } else {
       return static_cast<T>(random.In(random.OneIn(4) ? -3 : 0, 40));
     }

@@ -14,7 +14,9 @@ bool AddPacked(uint64_t address, const Tensor& tensor, uint64_t bits, Use use, A
   bool aligned = true;
   for (int d = 0; d < tensor.rank; ++d) {
     if (tensor.strides[d] < 0) return set->MarkUnknown(UnknownReason::kUnsupported), false;
-    last += static_cast<__int128>(tensor.dims[d] - 1) * tensor.strides[d] * bits;
+    const __int128 steps = static_cast<__int128>(tensor.dims[d] - 1) * tensor.strides[d];
+    if (steps > __int128{1} << 62) return set->MarkUnknown(UnknownReason::kUnsupported), false;
+    last += steps * bits;
     if (tensor.strides[d] == 1 && tensor.dims[d] > 1 && inner < 0) {
       inner = d;
     } else if (tensor.dims[d] > 1 && tensor.strides[d] * static_cast<__int128>(bits) % 8) {
