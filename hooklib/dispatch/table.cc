@@ -60,7 +60,7 @@ struct Counted<Member, kPerThread, CUresult(Args...)> {
 };
 
 // As hooks.def writes them.
-enum class Capture { kNone, UNSAFE, UNSAFE_BESIDE, NEVER };
+enum class Capture { kNone, UNSAFE, UNSAFE_BESIDE, NEVER, NEVER_UNSAFE_BESIDE };
 
 // The entry of a row that the driver may refuse while a stream is captured: the driver is asked before the engine's
 // entry, which would serve the call. That entry is reached by a tail jump, since it looks at its return address.
@@ -75,8 +75,8 @@ struct Guarded<Defined, kRule, kPerThread, CUresult(Args...)> {
     };
     (take(args), ...);
     const bool is_captured = kRule != Capture::UNSAFE && IsStreamCaptured(stream, kPerThread);
-    if (kRule == Capture::NEVER) return is_captured ? AskNever(stream, kPerThread) : CUDA_SUCCESS;
-    return is_captured ? CUDA_SUCCESS : AskUnsafe();
+    if (is_captured) return kRule == Capture::UNSAFE_BESIDE ? CUDA_SUCCESS : AskNever(stream, kPerThread);
+    return kRule == Capture::NEVER ? CUDA_SUCCESS : AskUnsafe();
   }
   static CUresult Call(Args... args) {
     if (IsAnyCaptured()) [[unlikely]] {

@@ -16,7 +16,7 @@
 namespace sluice::memory {
 
 // Whether launches that name a chunk touch it (policy/touched/touch_sampler.h).
-enum class Touch : uint8_t { kUnknown, kSampled, kUntouched, kTouched };
+enum class Touch : uint8_t { kUnknown, kSampled, kUntouched, kTouched, kPresumed };
 
 struct Chunk {
   // Every launch that names the chunk reads and writes these, so they lie side by side.

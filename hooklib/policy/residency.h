@@ -264,11 +264,11 @@ class Residency : private ResidencyState {
   void NoteSet(const PlannedLaunch& launch, Seq seq);
   void NoteUse(Chunk* chunk, Mark mark);
   // --- touched/touched_chunks.cc ---
-  bool MayTry(const Chunk& chunk) const;
+  bool MayTry(const Chunk& chunk, bool is_graph) const;
   size_t LeaveOutUntouched(std::span<const Extent> extents, std::optional<size_t> hot_extents,
                            const StreamQueues& queues, PlannedLaunch* launch, Seq seq);
   void SampleResident(std::span<const Extent> extents, PlannedLaunch* launch, double touched, size_t* most,
-                      bool sparse);
+                      bool is_graph, bool sparse);
   void TryResident(Chunk* chunk, Extent operand, StreamId stream);
   void ScheduleSamples();
   void TakeFaultedIn(Chunk* chunk);

@@ -267,7 +267,7 @@ ENTRY(cuStreamGetPriority, _ptsz, (CUstream s, int* out), (s, out)) {
 
 ENTRY(cuStreamAttachMemAsync, _ptsz, (CUstream s, CUdeviceptr p, size_t length, unsigned int flags),
       (s, p, length, flags)) {
-  BEGIN(1000);  // safe beside a capture, as prefetches and discards are
+  BEGIN_UNSAFE(1000);
   NEED_STREAM(s);
   const simgpu::Allocation* a = simgpu::FindAllocation(p);
   NEED_ARG(a != nullptr && a->kind == simgpu::MemoryKind::kManaged && a->base == p &&

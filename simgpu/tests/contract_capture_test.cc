@@ -124,6 +124,8 @@ TEST_CASE("unsafe calls are refused beside a capture that bars them, and break i
       {{"free_null", [](Beside&) { return cuMemFree(0); }}, CUDA_SUCCESS},
       {{"alloc_async_other", [](Beside& b) { return cuMemAllocAsync(&b.pool, kMiB, b.other); }}, CUDA_SUCCESS},
       {{"free_async_other", [](Beside& b) { return cuMemFreeAsync(b.pool, b.other); }}, CUDA_SUCCESS},
+      {{"attach_other", [](Beside& b) { return cuStreamAttachMemAsync(b.other, b.managed, 0, CU_MEM_ATTACH_GLOBAL); }},
+       CUDA_SUCCESS},
       {{"advise", [](Beside& b) { return cuMemAdvise(b.managed, kMiB, CU_MEM_ADVISE_SET_READ_MOSTLY, Card()); }},
        CUDA_SUCCESS},
   };

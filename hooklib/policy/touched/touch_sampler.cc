@@ -160,6 +160,12 @@ void TouchSampler::Conclude(ChunkTable* chunks) {
   }
 }
 
+void TouchSampler::Presume(Chunk* chunk, uint64_t now) {
+  Forget(chunk);
+  chunk->touch = Touch::kPresumed;
+  chunk->touched_at = now;
+}
+
 void TouchSampler::ForgetKnown(Chunk* chunk) {
   if (IsLeftOut(*chunk)) --left_out_;
   if (chunk->touch == Touch::kSampled) {

@@ -89,6 +89,8 @@ class TouchSampler {
   bool explores() const { return !samples_.empty(); }
   // Launches lacked so many bytes of their sets, or used them in host memory.
   void NoteLacking(uint64_t bytes);
+  // An untouched chunk is taken for touched, since the one before it was.
+  void Presume(Chunk* chunk, uint64_t now);
   // The chunk's bytes were freed, or something fetched it: nothing is known of it.
   void Forget(Chunk* chunk) {
     if (chunk->touch != memory::Touch::kUnknown) ForgetKnown(chunk);

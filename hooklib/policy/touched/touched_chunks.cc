@@ -25,11 +25,12 @@ constexpr uint32_t kStillIterations = 6, kSettledIterations = 32;  // of one len
 constexpr double kMaxTouchedOfLaunch = 32;                         // several launches' records are read at once
 }  // namespace
 
-// Whether the chunk of a graph may be tried. Not where copies alone wrote it: such weights are duplicated, which a
-// fault would end.
-bool Residency::MayTry(const Chunk& chunk) const {
-  return chunk.touch == Touch::kUnknown && chunk.has_contents && chunk.live_bytes != 0 && !chunk.discarded &&
-         !chunk.reused_after_discard && !IsCopied(chunk) && !chunk.duplicate && chunk.live_since + 1 < now_;
+// Whether the chunk may be tried first. Not where copies alone wrote it: such weights are duplicated, which a fault
+// would end. Launches one by one wait until they would try a presumed chunk as a touched one: their caches grow.
+bool Residency::MayTry(const Chunk& chunk, bool is_graph) const {
+  const bool is_known = chunk.touch != Touch::kUnknown && (chunk.touch != Touch::kPresumed || !is_graph);
+  return !is_known && chunk.has_contents && chunk.live_bytes != 0 && !chunk.discarded && !chunk.reused_after_discard &&
+         !IsCopied(chunk) && !chunk.duplicate && chunk.live_since + 1 < now_;
 }
 
 // Takes chunks out of the set that are not touched, and those that are tried from here on. Returns the hot chunks.
@@ -51,7 +52,7 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
   double touched =
       std::min(hot_extents ? TouchSampler::kMaxTouched : kMaxTouchedOfLaunch, static_cast<double>(capacity_chunks) / 8);
   const auto may_try_absent = [&](const Chunk& chunk) {
-    return !chunk.resident && !chunk.maybe_mapped && MayTry(chunk);
+    return !chunk.resident && !chunk.maybe_mapped && MayTry(chunk, hot_extents.has_value());
   };
   for (size_t i = 0, from = 0; i < operands_.size(); ++i) {
     const size_t to = operands_[i].end;
@@ -84,13 +85,13 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
   set_ = set_.first(kept);
   launch->lacks_chunks = lacks_chunks;
   if (!hot_extents && tries) {
-    SampleResident(extents, launch, touched, &launch_samples_.room, classifier_.IsSparse(launch->id));
+    SampleResident(extents, launch, touched, &launch_samples_.room, false, classifier_.IsSparse(launch->id));
   } else if (const uint64_t fits = std::min(launch->capacity, share_bytes_), most = fits - fits / kMarginOfShare;
              hot_extents && launch->can_queue && named_bytes > fits && kept * kChunkBytes > most) {
     // Lent memory goes back: the need of a graph must be known before, or its lender waits for nothing. A need just
     // as large as the share would exceed it with each page that is used next.
     size_t over = set_.size() - most / kChunkBytes;
-    SampleResident(extents, launch, touched, &over, false);
+    SampleResident(extents, launch, touched, &over, true, false);
     // Its chunks are fetched for it: their faults would fill the records.
     launch->explores = over && touched_.explores() && explored_replays_ < kMaxExploringReplays;
     explored_replays_ += launch->explores;
@@ -102,7 +103,7 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
 // More is named than fits: `most` resident chunks of operands that may be untouched leave, and are tried. `touched`: as
 // and `sparse`: as in TouchSampler::Allowance.
 void Residency::SampleResident(std::span<const Extent> extents, PlannedLaunch* launch, double touched, size_t* most,
-                               bool sparse) {
+                               bool is_graph, bool sparse) {
   const uint64_t min_age = std::max(kMinAgeLaunches, kMinAgeIterations * iterations_.length());
   std::vector<Chunk*> unknown, old;
   const size_t before = *most;
@@ -114,10 +115,11 @@ void Residency::SampleResident(std::span<const Extent> extents, PlannedLaunch* l
     for (size_t at = from; at < operands_[i].end; ++at) {
       Chunk* const chunk = set_[at];
       if (!chunk->resident || !MayEvict(*chunk, launch->stream)) continue;
-      if (chunk->touch == Touch::kTouched && chunk->touched_at + min_age < now_) {
-        old.push_back(chunk);
-      } else if (tries_unknown && MayTry(*chunk)) {
+      const bool was_touched = chunk->touch == Touch::kTouched || chunk->touch == Touch::kPresumed;
+      if (tries_unknown && MayTry(*chunk, is_graph)) {
         unknown.push_back(chunk);
+      } else if (was_touched && chunk->touched_at + min_age < now_) {
+        old.push_back(chunk);
       }
     }
     // Some of the unknown chunks, spread evenly, and those touched chunks that were so the longest ago.
@@ -199,10 +201,9 @@ void Residency::ConcludeTouches(std::span<const Va> pages, bool lost) {
     candidates_.Unrank(chunk);
     if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
     touched_late_.push_back(chunk->base);
-    // Caches grow upwards: the chunk behind it is fetched with the next launch that names it. Most sequences end
-    // before they reach it, so it is the first one to be tried again.
+    // Caches grow upwards: the chunk behind it is fetched with the next launch that names it.
     Chunk* const next = is_late ? chunks_.Find(chunk->base + kChunkBytes) : nullptr;
-    if (next && next->touch == Touch::kUntouched) touched_.Forget(next);
+    if (next && next->touch == Touch::kUntouched) touched_.Presume(next, now_);
   }
   if (lost) {
     touched_.Repeat([this](Va base) {
