@@ -169,17 +169,24 @@ struct EntryPair {
   void* forward;
 };
 
-const EntryPair kEntries[] = {
+// A local table: where a compiler fills it at run time, it is full at the first use, before other constructors.
+const EntryPair& EntriesOf(std::size_t index) {
+  static const EntryPair all[] = {
 #define SLUICE_HOOK(elf_name, base, version, flavour, category)                                                     \
   {reinterpret_cast<void*>(&entry::elf_name),                                                                       \
    GuardedEntry<&entry::elf_name, CaptureOf(#elf_name), Flavour::flavour == Flavour::PTSZ, decltype(::elf_name)>(), \
    GeneratedEntry<&Real::elf_name, Flavour::flavour == Flavour::PTSZ, OrderOf(#elf_name) == Order::COUNTED,         \
                   decltype(::elf_name)>()},
 #include "hooklib/hooks.def"
-};
+  };
+  return all[index];
+}
 // NOLINTEND(cppcoreguidelines-pro-type-reinterpret-cast)
 
-constexpr std::size_t kHooks = sizeof(kEntries) / sizeof(kEntries[0]);
+constexpr std::size_t kHooks = 0
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) +1
+#include "hooklib/hooks.def"
+    ;
 
 enum HookIndex : int {
 #define SLUICE_HOOK(elf_name, base, version, flavour, category) kIndex_##elf_name,
@@ -216,7 +223,7 @@ std::size_t HookCount() { return kHooks; }
 const char* HookName(std::size_t index) { return kRealSlots[index].name; }
 
 void* Entry(std::size_t index) {
-  const EntryPair& pair = kEntries[index];
+  const EntryPair& pair = EntriesOf(index);
   if (pair.defined == nullptr) return pair.forward;
   return pair.guarded != nullptr ? pair.guarded : pair.defined;
 }
