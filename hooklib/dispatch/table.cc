@@ -91,35 +91,28 @@ struct Guarded<Defined, kRule, kPerThread, CUresult(Args...)> {
 
 enum class Order { kNone, PLANNED, COUNTED, SERVED, WAITS, CAPTURES, RECORDS, ENDS };  // as hooks.def writes them
 
-struct OrderRow {
+template <typename Rule>
+struct RuleRow {
   std::string_view name;
-  Order effect;
+  Rule rule;
 };
-constexpr OrderRow kOrders[] = {
+constexpr RuleRow<Order> kOrders[] = {
 #define SLUICE_ORDER(elf_name, effect) {#elf_name, Order::effect},
 #include "hooklib/hooks.def"
 };
-constexpr Order OrderOf(std::string_view name) {
-  for (const OrderRow& row : kOrders) {
-    if (row.name == name) return row.effect;
-  }
-  return Order::kNone;
-}
-
-struct CaptureRow {
-  std::string_view name;
-  Capture rule;
-};
-constexpr CaptureRow kCaptures[] = {
+constexpr RuleRow<Capture> kCaptures[] = {
 #define SLUICE_CAPTURE(elf_name, rule) {#elf_name, Capture::rule},
 #include "hooklib/hooks.def"
 };
-constexpr Capture CaptureOf(std::string_view name) {
-  for (const CaptureRow& row : kCaptures) {
+template <typename Rule, std::size_t kCount>
+constexpr Rule RuleOf(const RuleRow<Rule> (&rows)[kCount], std::string_view name) {
+  for (const RuleRow<Rule>& row : rows) {
     if (row.name == name) return row.rule;
   }
-  return Capture::kNone;
+  return Rule::kNone;
 }
+constexpr Order OrderOf(std::string_view name) { return RuleOf(kOrders, name); }
+constexpr Capture CaptureOf(std::string_view name) { return RuleOf(kCaptures, name); }
 
 template <typename Function>
 constexpr bool kTakesStream = false;

@@ -102,7 +102,7 @@ def limit_while_the_agent_is_away():
         while one_got + two_got < 2048:
             two_got += two.fill(128)
             late = time.monotonic() > end and one_got + two_got < 2048
-            expect(not late, "the new agent gives what is left", f"{one_got} {two_got}")
+            expect(not late, "the new agent gives the rest of the limit", f"{one_got} {two_got}")
         expect(one_got + two_got == 2048, "and no more", f"{one_got} {two_got}")
         three = n.process("one")
         got = three.fill(64)
