@@ -55,6 +55,16 @@ remember_machine() {  # MODE
   [ "$1" != full ] || { mkdir -p $KUBELET_DIR && touch $KUBELET_DIR/.sluice-cluster; }
 }
 
+# Folders without a file, made since FOOTPRINT in folders that were there before: a shim that cleans up after another
+# makes /run/containerd/runc/k8s.io, CNI plug-ins make /var/lib/cni/results.
+remove_empty_folders() {  # FOOTPRINT
+  local p
+  [ -f "$1" ] || return 0
+  for p in $PATHS; do find "$p" -mindepth 1 -maxdepth 1 -type d 2>/dev/null; done | while read -r p; do
+    grep -qxF "path: $p" "$1" || find "$p" -xdev -depth -type d -empty -delete
+  done
+}
+
 restore_machine() {
   local p
   [ ! -f $STATE/sysctls ] || sysctl -q -p $STATE/sysctls
@@ -75,10 +85,7 @@ restore_machine() {
     find $KUBELET_DIR -xdev -mindepth 1 -depth ! -path $KUBELET_DIR/.sluice-cluster -delete 2>/dev/null
     rm -f $KUBELET_DIR/.sluice-cluster
   fi
-  # Empty folders that a program made in one that was there before.
-  for p in $PATHS; do find "$p" -mindepth 1 -maxdepth 1 -type d -empty 2>/dev/null; done | while read -r p; do
-    grep -qxF "path: $p" $STATE/footprint || rmdir "$p"
-  done
+  remove_empty_folders $STATE/footprint
   # A plugin that was not uninstalled leaves specs of the simulated cards, also in a folder that was there before.
   grep -lsF "\"$RUN/" /var/run/cdi/sluice.dev-*.json | xargs -r rm -f
   [ ! -f $STATE/absent ] || while read -r p; do rm -rf --one-file-system "$p"; done <$STATE/absent
