@@ -366,20 +366,24 @@ TimeSlices::Used TimeSlices::used() {
   return {measured_ns_ + estimated_ns_, estimated_ns_};
 }
 
-void TimeSlices::DropStamps(bool (*gone)(void*, const void*), const void* context) {
+void TimeSlices::DropStamps(const void* context) {
   MutexLock lock(mutex_);
+  const auto discard = [&](void*& stamp) {
+    if (stamp == nullptr || !clock_->BelongsTo(stamp, context)) return false;
+    clock_->Discard(std::exchange(stamp, nullptr));
+    return true;
+  };
   for (size_t i = 0; i < segments_.size();) {
     Segment& s = *segments_[i];
-    if (s.busy > 0 || !gone(s.stream, context)) {
+    const bool begin = discard(s.begin), end = discard(s.end);
+    if (s.busy == 0 && (begin || end)) {
+      CloseSegment(s);
+    } else {
       ++i;
-      continue;
     }
-    s.begin = s.end = nullptr;  // went with the context
-    CloseSegment(s);
   }
-  const auto unbase = [&](Account& account) { account.base = nullptr; };
-  if (grant_) unbase(*grant_);
-  for (const auto& account : void_accounts_) unbase(*account);
+  if (grant_) discard(grant_->base);
+  for (const auto& account : void_accounts_) discard(account->base);
 }
 
 }  // namespace sluice::compute

@@ -32,6 +32,9 @@ class StampClock {
   // Nanoseconds from one stamp to another. False: unknown (stamps of two contexts).
   virtual bool Elapsed(void* from, void* to, int64_t* ns) = 0;
   virtual void Free(void* stamp) = 0;
+  virtual bool BelongsTo(void* stamp, const void* context) = 0;
+  // For a stamp that the driver destroyed with its context.
+  virtual void Discard(void* stamp) = 0;
   virtual uint64_t Now() = 0;  // the host's monotonic clock, ns
   // The calling thread sleeps; on a simulated GPU its clock goes on meanwhile.
   virtual void Sleep(uint64_t ns) = 0;
@@ -90,8 +93,8 @@ class TimeSlices {
     uint64_t ns = 0, estimated_ns = 0;  // all; and the part of it that no token covered
   };
   Used used();
-  // The stamps were destroyed with their context: nothing is known of the kernels there.
-  void DropStamps(bool (*gone)(void* stream, const void* context), const void* context);
+  // The stamps were destroyed with `context`: nothing is known of the kernels there.
+  void DropStamps(const void* context);
 
  private:
   struct Account {  // one grant's account

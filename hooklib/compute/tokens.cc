@@ -64,6 +64,10 @@ void EventStamps::Free(void* stamp) {
   free_[static_cast<Stamp*>(stamp)->context].push_back(stamp);
 }
 
+bool EventStamps::BelongsTo(void* stamp, const void* context) { return static_cast<Stamp*>(stamp)->context == context; }
+
+void EventStamps::Discard(void* stamp) { delete static_cast<Stamp*>(stamp); }
+
 void EventStamps::Drop(CUcontext context) {
   MutexLock lock(mutex_);
   const auto it = free_.find(context);
@@ -107,12 +111,7 @@ void Tokens::Release(uint64_t id, uint64_t used_ns, uint64_t burst_ns, bool esti
 }
 
 void Tokens::DropContext(CUcontext context) {
-  time_slices_.DropStamps(
-      [](void* stream, const void* gone) {
-        const Stream* s = static_cast<const Stream*>(stream);
-        return !s->context || s->context->handle == gone;
-      },
-      context);
+  time_slices_.DropStamps(context);
   stamps_.Drop(context);
 }
 

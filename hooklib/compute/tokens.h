@@ -29,6 +29,8 @@ class EventStamps final : public compute::StampClock {
   bool Reached(void* stamp) override;
   bool Elapsed(void* from, void* to, int64_t* ns) override;
   void Free(void* stamp) override;
+  bool BelongsTo(void* stamp, const void* context) override;
+  void Discard(void* stamp) override;
   uint64_t Now() override;
   void Sleep(uint64_t ns) override;
   void Drop(CUcontext context);

@@ -8,11 +8,21 @@
 #include "hooklib/dispatch/table.h"
 #include "hooklib/nvml/nvml_view.h"
 #include "hooklib/shim/engine_abi.h"
+#include "test/engine/report.h"
 
 extern "C" {
 #define SLUICE_HOOK(elf_name, base, version, flavour, category) extern void* engine_slot_##elf_name;
 #include "hooklib/hooks.def"
 __attribute__((visibility("default"))) sluice_shim_state sluice_shim_link = {};
+}
+
+// PyTorch's allocator report, which the shim exports to programs otherwise.
+extern "C" __attribute__((visibility("default"))) void TakeReport(
+    void* p, long bytes, size_t, size_t,
+    scenario::C10Device device) __asm__("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+void TakeReport(void* p, long bytes, size_t, size_t, scenario::C10Device device) {
+  if (sluice_shim_link.status == SLUICE_ENGINE_READY)
+    sluice_shim_link.engine.allocator_report(p, bytes, device.type, device.index);
 }
 
 namespace {

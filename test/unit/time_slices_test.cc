@@ -22,6 +22,7 @@ class FakeGpu final : public StampClock {
  public:
   struct Stamp {
     uint64_t at;
+    const void* context;
   };
   void Kernel(uint64_t ns) { busy_until = std::max<uint64_t>(busy_until, now) + ns; }
   void Pass(uint64_t ns) { now += ns; }
@@ -32,6 +33,7 @@ class FakeGpu final : public StampClock {
   void* Record(void*, void* again) override {
     auto* s = again != nullptr ? static_cast<Stamp*>(again) : new Stamp;
     s->at = std::max<uint64_t>(busy_until, now);
+    s->context = context;
     std::lock_guard lock(stamping);
     live_stamps.insert(s);
     return s;
@@ -45,6 +47,11 @@ class FakeGpu final : public StampClock {
     std::lock_guard lock(stamping);
     live_stamps.erase(static_cast<Stamp*>(s));
     delete static_cast<Stamp*>(s);
+  }
+  bool BelongsTo(void* s, const void* context) override { return static_cast<Stamp*>(s)->context == context; }
+  void Discard(void* s) override {
+    ++discarded;
+    Free(s);
   }
   size_t stamps() {
     std::lock_guard lock(stamping);
@@ -60,6 +67,8 @@ class FakeGpu final : public StampClock {
   }
   std::atomic<uint64_t> now{1000 * kMs};
   uint64_t busy_until = 0;
+  const void* context = nullptr;  // of the stamps recorded from here on
+  int discarded = 0;
   std::mutex stamping;
   std::set<Stamp*> live_stamps;
   std::mutex launching;  // no time passes between a launch's stamps but its kernel's
@@ -232,6 +241,32 @@ TEST_CASE("an unneeded grant is released at once") {
   w.slices.NoteGranted(7, kMs, 50 * kMs);
   CHECK(w.port.releases[7] == 1);
   CHECK_FALSE(w.slices.holding());
+}
+
+TEST_CASE("a context that ends takes its own stamps along, and no others") {
+  World w;
+  const int one = 0, other = 0;
+  w.gpu.context = &one;
+  w.slices.SetDemanded(true);
+  w.Granting(6400 * kMs, [&] {
+    w.Launch(kMs);
+    w.gpu.Pass(20 * kMs);
+    w.slices.Tick();  // the first segment is over: its first stamp is the grant's base
+    w.Launch(kMs);
+  });
+  const size_t of_one = w.gpu.stamps();
+  REQUIRE(of_one == 3);
+  w.gpu.context = &other;
+  int stream = 0;
+  TimeSlices::Launch l = w.slices.Enter(1);
+  w.slices.BeginLaunch(&l, &stream, true);
+  w.slices.EndLaunch(&l, &stream);
+  REQUIRE(w.gpu.stamps() == 5);
+  w.slices.DropStamps(&one);
+  CHECK(w.gpu.stamps() == 2);
+  CHECK(w.gpu.discarded == 3);
+  w.slices.DropStamps(&other);
+  CHECK(w.gpu.stamps() == 0);
 }
 
 TEST_CASE("many threads launch on one GPU") {
