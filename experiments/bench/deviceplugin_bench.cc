@@ -91,25 +91,30 @@ int Run(int calls) {
   plugin.WriteCards(PluginProcess::Cards(16));
   plugin.Configure("pollMs: 10000\n");
   kubelet.Start();
+  const auto missing = [&](const char* awaited) {
+    std::fprintf(stderr, "deviceplugin_bench: waited 30 s for %s; the plugin's log:\n%s", awaited,
+                 plugin.Log().c_str());
+    return 1;
+  };
   auto began = Clock::now();
   plugin.Start();
   const bool up = kubelet.Await([&] { return kubelet.registrations() == 1; });
   const double to_registered = Ms(Clock::now() - began);
-  if (!up || !kubelet.AwaitDevices(1600)) return 1;
+  if (!up || !kubelet.AwaitDevices(1600)) return missing("the first registration");
   kubelet.Stop();
   began = Clock::now();
   kubelet.Start();
-  if (!kubelet.Await([&] { return kubelet.registrations() == 2; })) return 1;
+  if (!kubelet.Await([&] { return kubelet.registrations() == 2; })) return missing("registration after a restart");
   const double to_again = Ms(Clock::now() - began);
-  if (!kubelet.AwaitDevices(1600)) return 1;
+  if (!kubelet.AwaitDevices(1600)) return missing("1,600 units");
   // A killed kubelet leaves its socket, on which the plugin's attempts fail and back off.
   kubelet.Crash();
   std::this_thread::sleep_for(std::chrono::seconds(5));
   began = Clock::now();
   kubelet.Start();
-  if (!kubelet.Await([&] { return kubelet.registrations() == 3; })) return 1;
+  if (!kubelet.Await([&] { return kubelet.registrations() == 3; })) return missing("registration after a crash");
   const double after_death = Ms(Clock::now() - began);
-  if (!kubelet.AwaitDevices(1600)) return 1;
+  if (!kubelet.AwaitDevices(1600)) return missing("1,600 units");
 
   // 90 % given out, in shares that leave a different rest on each card.
   std::mt19937 random(1);

@@ -59,7 +59,10 @@ int Run(int calls) {
   kubelet.Start();
   EagerAgents agents(plugin.Path("alloc"));
   plugin.Start();
-  if (!kubelet.AwaitDevices(1600)) return 1;
+  if (!kubelet.AwaitDevices(1600)) {
+    std::fprintf(stderr, "dra_bench: waited 30 s for 1,600 units; the plugin's log:\n%s", plugin.Log().c_str());
+    return 1;
+  }
   auto stub = v1beta1::DevicePlugin::NewStub(UnixChannel(kubelet.plugin_dir() + "/sluice.sock"));
   DraRig dra(16, "pollMs: 10000\n");
   dra.Start();

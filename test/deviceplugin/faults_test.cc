@@ -45,10 +45,9 @@ class Killer {
   Killer(const Killer&) = delete;
   Killer& operator=(const Killer&) = delete;
 
-  // Passed to PluginProcess::Start to run in the child.
-  void Preload() const {
-    setenv("LD_PRELOAD", SLUICE_KILL_POINT_LIBRARY, 1);
-    setenv("SLUICE_KILL_POINT", file_.c_str(), 1);
+  void PreloadInto(PluginProcess& plugin) const {
+    plugin.SetVariable("LD_PRELOAD", SLUICE_KILL_POINT_LIBRARY);
+    plugin.SetVariable("SLUICE_KILL_POINT", file_);
   }
   // An empty name only counts acts.
   void Arm(const std::string& name, int ordinal) {
@@ -119,7 +118,8 @@ TEST_CASE("killed before each act of start and registration") {
     rig.plugin.Configure("collectSeconds: 1\ncollectGraceSeconds: 0\n");
     rig.kubelet.Start();
     killer.Arm(name, ordinal);
-    rig.plugin.Start([&] { killer.Preload(); });
+    killer.PreloadInto(rig.plugin);
+    rig.plugin.Start();
     REQUIRE(rig.kubelet.Await([&] { return !rig.plugin.Running() || rig.kubelet.devices().size() == 100; }));
     killer.Disarm();
     *killed = killer.killed();
@@ -146,7 +146,8 @@ TEST_CASE("killed before each act of GetPreferredAllocation and Allocate") {
     // A long poll interval, so that all acts are those of the calls.
     rig.plugin.Configure("pollMs: 3600000\ncollectSeconds: 1\ncollectGraceSeconds: 0\n");
     rig.kubelet.Start();
-    rig.plugin.Start([&] { killer.Preload(); });
+    killer.PreloadInto(rig.plugin);
+    rig.plugin.Start();
     REQUIRE(rig.kubelet.AwaitDevices(100));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the reconciler's pass after the registration
     killer.Arm(name, ordinal);
@@ -271,7 +272,7 @@ TEST_CASE("on a full disk the pod is refused with the reason") {
         mount("tmpfs", alloc.c_str(), "tmpfs", 0, "size=4k,nr_inodes=6") != 0) {
       return;
     }
-    std::ofstream(mark) << "yes";
+    close(open(mark.c_str(), O_WRONLY | O_CREAT, 0644));
   });
   REQUIRE(rig.kubelet.AwaitDevices(100));
   if (!fs::exists(mark)) SKIP("this machine allows no mounts");

@@ -83,9 +83,22 @@ int PluginProcess::CheckConfig() {
   return Wait();
 }
 
-void PluginProcess::Spawn(std::vector<const char*> arguments, const std::function<void()>& in_child) {
-  const std::string log = Path("plugin.log"), config = Path("config.yaml"), dir = Path("kubelet/device-plugins");
-  const std::string nvml = Path("nvml");
+void PluginProcess::Spawn(const std::vector<std::string>& arguments, const std::function<void()>& in_child) {
+  const std::string log = Path("plugin.log");
+  std::vector<std::string> line = {program_.empty() ? SLUICE_PLUGIN_PROGRAM : program_, "--config", Path("config.yaml"),
+                                   "--kubelet-dir", Path("kubelet/device-plugins")};
+  line.insert(line.end(), arguments.begin(), arguments.end());
+  line.insert(line.end(), arguments_.begin(), arguments_.end());
+  std::vector<std::string> variables = variables_;
+  variables.push_back("SLUICE_FAKE_NVML=" + Path("nvml"));
+  for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
+  const auto pointers = [](std::vector<std::string>& texts) {
+    std::vector<char*> out;
+    for (std::string& text : texts) out.push_back(text.data());
+    out.push_back(nullptr);
+    return out;
+  };
+  const std::vector<char*> argv = pointers(line), envp = pointers(variables);
   pid_ = fork();
   if (pid_ != 0) return;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -93,14 +106,8 @@ void PluginProcess::Spawn(std::vector<const char*> arguments, const std::functio
   if (fd < 0) _exit(126);
   dup2(fd, 1);
   dup2(fd, 2);
-  setenv("SLUICE_FAKE_NVML", nvml.c_str(), 1);
   if (in_child) in_child();
-  const char* program = program_.empty() ? SLUICE_PLUGIN_PROGRAM : program_.c_str();
-  const char* usual[] = {program, "--config", config.c_str(), "--kubelet-dir", dir.c_str()};
-  arguments.insert(arguments.begin(), std::begin(usual), std::end(usual));
-  for (const std::string& argument : arguments_) arguments.push_back(argument.c_str());
-  arguments.push_back(nullptr);
-  execv(program, const_cast<char* const*>(arguments.data()));
+  execve(argv[0], argv.data(), envp.data());
   _exit(127);
 }
 

@@ -31,6 +31,10 @@ class PluginProcess {
   }
   // For a container runtime that reads only one folder.
   void UseCdiDir(const std::string& path) { cdi_dir_ = path; }
+  // A variable of its environment, besides this process's own ones.
+  void SetVariable(const std::string& name, const std::string& value) { variables_.push_back(name + "=" + value); }
+  // `in_child` runs between fork and exec beside locks that other threads of this process held: async-signal-safe calls
+  // alone (fork(2)). It must not allocate: AddressSanitizer's allocator would wait for ever.
   void Start(const std::function<void()>& in_child = {});
   int CheckConfig();  // runs --check-config; its exit status
   void Kill();        // SIGKILL
@@ -50,11 +54,12 @@ class PluginProcess {
   std::string Path(const std::string& name) const { return root_ + "/" + name; }
 
  private:
-  void Spawn(std::vector<const char*> arguments, const std::function<void()>& in_child);
+  void Spawn(const std::vector<std::string>& arguments, const std::function<void()>& in_child);
 
   std::string root_, cdi_dir_ = Path("cdi");
   std::string program_;                 // empty: sluice-device-plugin
   std::vector<std::string> arguments_;  // of another program
+  std::vector<std::string> variables_;  // NAME=VALUE
   pid_t pid_ = -1;
 };
 
