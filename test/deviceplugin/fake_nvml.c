@@ -25,6 +25,7 @@ struct nvmlDevice_st {
 };
 struct nvmlEventSet_st {
   int seen;
+  nvmlEventSet_t next;
 };
 
 static struct nvmlDevice_st cards[CARDS];
@@ -227,12 +228,19 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
   return NVML_SUCCESS;
 }
 
+// As the driver's own, an event set that its program has not freed lives until the process ends: the plugin cannot free
+// it, since a call that hangs may be inside.
+static nvmlEventSet_t event_sets;
 nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t* out) {
-  *out = calloc(1, sizeof **out);
-  return *out ? NVML_SUCCESS : NVML_ERROR_MEMORY;
+  nvmlEventSet_t const set = calloc(1, sizeof *set);
+  if (!set) return NVML_ERROR_MEMORY;
+  set->next = __atomic_load_n(&event_sets, __ATOMIC_RELAXED);
+  while (!__atomic_compare_exchange_n(&event_sets, &set->next, set, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) continue;
+  *out = set;
+  return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) {
-  free(set);
+  (void)set;
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set) {
