@@ -31,8 +31,10 @@ def skip_without_programs(*names):
     for folder in (os.environ.get("SLUICE_KUBE_BIN"), where):
         if folder and all(os.access(os.path.join(folder, p), os.X_OK) for p in needed):
             return folder
+    minor = os.environ.get("SLUICE_CLUSTER_KUBERNETES")
+    of, build = (f" of Kubernetes {minor}", f"SLUICE_CLUSTER_KUBERNETES={minor} ") if minor else ("", "")
     print(
-        f"SKIPPED: no {', '.join(needed)}; build them with test/cluster/cluster build, or set SLUICE_KUBE_BIN",
+        f"SKIPPED: no {', '.join(needed)}{of}; build them with {build}test/cluster/cluster build, or set SLUICE_KUBE_BIN",
         file=sys.stderr,
     )
     sys.exit(4)
