@@ -32,8 +32,6 @@ scenario("reported_during_a_capture")
 
 @test
 def reports():
-    skip_if_sanitized("the report is made through the shim")
-
     def dropped(_, tight):
         expect(tight.figure("saved_bytes") > GIB, "freed ranges are dropped without a copy", str(tight))
 
