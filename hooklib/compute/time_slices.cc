@@ -216,7 +216,7 @@ void TimeSlices::CloseSegment(Segment& s) {
     if (!is_measured) {
       account.estimated = true;
     } else if (account.base == nullptr) {
-      account.base = std::exchange(s.begin, nullptr);
+      if (!account.is_over) account.base = std::exchange(s.begin, nullptr);
       account.covered = length;
     } else if (clock_->Elapsed(account.base, s.begin, &from)) {
       // Streams of one process run beside each other: time counts once.
@@ -237,6 +237,7 @@ void TimeSlices::CloseSegment(Segment& s) {
 void TimeSlices::FreeBase(const std::shared_ptr<Account>& account) {
   if (account->base != nullptr) clock_->Free(account->base);
   account->base = nullptr;
+  account->is_over = true;
 }
 
 void TimeSlices::ReleaseGrant(bool burst_over) {
@@ -368,22 +369,22 @@ TimeSlices::Used TimeSlices::used() {
 
 void TimeSlices::DropStamps(const void* context) {
   MutexLock lock(mutex_);
-  const auto discard = [&](void*& stamp) {
+  const auto drop = [&](void*& stamp) {
     if (stamp == nullptr || !clock_->BelongsTo(stamp, context)) return false;
-    clock_->Discard(std::exchange(stamp, nullptr));
+    clock_->Free(std::exchange(stamp, nullptr));
     return true;
   };
   for (size_t i = 0; i < segments_.size();) {
     Segment& s = *segments_[i];
-    const bool begin = discard(s.begin), end = discard(s.end);
+    const bool begin = drop(s.begin), end = drop(s.end);
     if (s.busy == 0 && (begin || end)) {
       CloseSegment(s);
     } else {
       ++i;
     }
   }
-  if (grant_) discard(grant_->base);
-  for (const auto& account : void_accounts_) discard(account->base);
+  if (grant_) drop(grant_->base);
+  for (const auto& account : void_accounts_) drop(account->base);
 }
 
 }  // namespace sluice::compute

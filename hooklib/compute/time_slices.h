@@ -33,8 +33,6 @@ class StampClock {
   virtual bool Elapsed(void* from, void* to, int64_t* ns) = 0;
   virtual void Free(void* stamp) = 0;
   virtual bool BelongsTo(void* stamp, const void* context) = 0;
-  // For a stamp that the driver destroyed with its context.
-  virtual void Discard(void* stamp) = 0;
   virtual uint64_t Now() = 0;  // the host's monotonic clock, ns
   // The calling thread sleeps; on a simulated GPU its clock goes on meanwhile.
   virtual void Sleep(uint64_t ns) = 0;
@@ -93,7 +91,7 @@ class TimeSlices {
     uint64_t ns = 0, estimated_ns = 0;  // all; and the part of it that no token covered
   };
   Used used();
-  // The stamps were destroyed with `context`: nothing is known of the kernels there.
+  // Frees all stamps of a context that is about to be destroyed, or was: nothing more is known of the kernels there.
   void DropStamps(const void* context);
 
  private:
@@ -104,6 +102,7 @@ class TimeSlices {
     void* base = nullptr;            // stamp
     uint32_t open = 0;               // segments not over
     bool estimated = false;
+    bool is_over = false;  // reported: takes no base any more
   };
   struct KernelTime {
     uint64_t id = 0;

@@ -66,8 +66,6 @@ void EventStamps::Free(void* stamp) {
 
 bool EventStamps::BelongsTo(void* stamp, const void* context) { return static_cast<Stamp*>(stamp)->context == context; }
 
-void EventStamps::Discard(void* stamp) { delete static_cast<Stamp*>(stamp); }
-
 void EventStamps::Drop(CUcontext context) {
   MutexLock lock(mutex_);
   const auto it = free_.find(context);

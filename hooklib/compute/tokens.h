@@ -30,7 +30,6 @@ class EventStamps final : public compute::StampClock {
   bool Elapsed(void* from, void* to, int64_t* ns) override;
   void Free(void* stamp) override;
   bool BelongsTo(void* stamp, const void* context) override;
-  void Discard(void* stamp) override;
   uint64_t Now() override;
   void Sleep(uint64_t ns) override;
   void Drop(CUcontext context);
@@ -49,6 +48,7 @@ class Tokens final : public compute::TimeSlicePort {
   bool wanted() const { return time_slices_.wanted(); }
   // Before the first launch. Null: no agent, nothing is ever demanded.
   void SetClient(client::AgentClient* client) { client_ = client; }
+  void ContextEnds(CUcontext context) { time_slices_.DropStamps(context); }  // before the driver destroys its events
   void DropContext(CUcontext context);
 
   bool Request(uint64_t burst_ns) override;

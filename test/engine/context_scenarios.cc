@@ -136,6 +136,13 @@ SCENARIO(allocations_on_a_stream_of_another_gpu) {
     first.Named(stream, {Write(block, 128 * kMiB, 3)});
     PrintDigest("block", block, 128 * kMiB);
   }
+  // Memory of cuMemAllocManaged is freed in no stream's order, not in that of another GPU's stream either.
+  CUdeviceptr managed = 0;
+  OK(cuMemAllocManaged(&managed, kMiB, CU_MEM_ATTACH_GLOBAL));
+  OK(cuCtxSetCurrent(second.context));
+  const CUstream of_second = second.Stream();
+  Print("freed in another GPU's order", static_cast<uint64_t>(cuMemFreeAsync(managed, of_second)));
+  Print("freed", static_cast<uint64_t>(cuMemFree(managed)));
 }
 
 SCENARIO(legacy_stream_beside_a_capture) {

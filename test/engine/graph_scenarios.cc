@@ -243,6 +243,31 @@ SCENARIO(pressure_beside_a_capture) {
   for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
+// A thread's default streams of two contexts are captured. One capture ends, and the other one goes on.
+SCENARIO(captures_of_one_thread_in_two_contexts) {
+  Card first(0), second(1);
+  OK(cuCtxSetCurrent(first.context));
+  const CUdeviceptr a = Alloc(400 * kMiB), b = Alloc(400 * kMiB);
+  for (const CUdeviceptr block : {a, b, a, b}) first.Named(CU_STREAM_PER_THREAD, {Update(block, 400 * kMiB, 1)});
+  OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+  OK(cuStreamBeginCapture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuCtxSetCurrent(second.context));
+  OK(cuStreamBeginCapture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED));
+  CUgraph graph = nullptr;
+  OK(cuStreamEndCapture(CU_STREAM_PER_THREAD, &graph));
+  OK(cuCtxSetCurrent(first.context));
+  for (const CUdeviceptr block : {a, b}) first.Named(CU_STREAM_PER_THREAD, {Update(block, 400 * kMiB, 1)});
+  OK(cuStreamEndCapture(CU_STREAM_PER_THREAD, &graph));
+  size_t nodes = 0;
+  OK(cuGraphGetNodes(graph, nullptr, &nodes));
+  Print("nodes", nodes);
+  CUgraphExec exec = nullptr;
+  OK(cuGraphInstantiate(&exec, graph, 0));
+  OK(cuGraphLaunch(exec, CU_STREAM_PER_THREAD));
+  PrintDigest("a", a, 400 * kMiB);
+  PrintDigest("b", b, 400 * kMiB);
+}
+
 // Memory that a framework reports as freed is dropped without a copy, and has no contents when it is reused.
 SCENARIO(reported_frees_are_dropped) {
   Card card;

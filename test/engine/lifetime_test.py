@@ -10,6 +10,7 @@ from engine_rig import ALL_MODES, GIB, expect, is_sanitized, main, run, same, sc
 
 scenario("legacy_streams_of_two_contexts", evicts=False)
 scenario("legacy_stream_beside_a_capture", evicts=False)
+scenario("captures_of_one_thread_in_two_contexts", profile="two-gpu", evicts=False)
 scenario("captures_that_are_dropped", evicts=False)
 scenario("threads_end_with_default_streams", pressed=None)
 scenario("own_discard_of_freed_memory", pressed=None)

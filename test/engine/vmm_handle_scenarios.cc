@@ -1,4 +1,6 @@
 // VMM memory: the answers of handles, mappings and reservations.
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "test/engine/scenario.h"
@@ -48,6 +50,41 @@ SCENARIO(vmm_contents_move_with_their_handle) {
   OK(cuMemAddressFree(second, kBytes));
   OK(cuMemAddressFree(third, kBytes));
   OK(cuMemFree(other));
+}
+
+// A mapping that copies contents waits for a stream, and that stream waits for another thread's copy to VMM memory.
+SCENARIO(vmm_contents_move_beside_a_copy_that_the_gpu_waits_for) {
+  Card card;
+  constexpr uint64_t kBytes = 8 * kMiB;
+  const CUdeviceptr from = Reserve(kBytes), to = Reserve(kBytes), copied = Reserve(kBytes);
+  const Handle a = Create(kBytes), b = Create(kBytes);
+  Map(from, kBytes, a);
+  Map(copied, kBytes, b);
+  card.Named(nullptr, {Write(from, kBytes, 1), Write(copied, kBytes, 2)});
+  Synchronize();
+  OK(cuMemUnmap(from, kBytes));
+  CUstream blocking = nullptr;
+  OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  void* host = nullptr;
+  CUdeviceptr flag = 0;
+  OK(cuMemHostAlloc(&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+  OK(cuMemHostGetDevicePointer(&flag, host, 0));
+  *static_cast<uint32_t*>(host) = 0;
+  OK(cuStreamWaitValue32(blocking, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+  CUcontext context = nullptr;
+  OK(cuCtxGetCurrent(&context));
+  const CUstream other = card.Stream();
+  std::thread copier([&] {
+    OK(cuCtxSetCurrent(context));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the mapping waits
+    OK(cuMemcpyDtoDAsync(copied, copied + kBytes / 2, kBytes / 2, other));
+    OK(cuStreamWriteValue32(other, flag, 1, 0));
+  });
+  Map(to, kBytes, a);
+  copier.join();
+  Synchronize();
+  PrintBytes("moved", to, kBytes);
+  PrintBytes("copied", copied, kBytes);
 }
 
 SCENARIO(vmm_references) {

@@ -1,7 +1,7 @@
 #include "hooklib/engine/device/captures.h"
 
 #include <map>
-#include <utility>
+#include <tuple>
 
 #include "common/mutex.h"
 #include "hooklib/dispatch/engine_hooks.h"
@@ -14,9 +14,15 @@ std::atomic<int> g_captures{0};
 
 namespace {
 
-using CaptureKey = std::pair<CUstream, uint64_t>;  // the number: the thread of a per-thread default stream
+// Thread and context are those of a per-thread default stream, else 0: each context has one for each thread.
+using CaptureKey = std::tuple<CUstream, uint64_t, CUcontext>;
 
-CaptureKey KeyOf(CUstream stream) { return {stream, stream == CU_STREAM_PER_THREAD ? ThisThread() : 0}; }
+CaptureKey KeyOf(CUstream stream) {
+  if (stream != CU_STREAM_PER_THREAD) return {stream, 0, nullptr};
+  CUcontext context = nullptr;
+  g_real.cuCtxGetCurrent(&context);
+  return {stream, ThisThread(), context};
+}
 
 Mutex g_mutex;  // no other lock is taken inside
 std::map<CaptureKey, CUcontext>& Open() SLUICE_REQUIRES(g_mutex) {
@@ -42,22 +48,31 @@ bool NoteCapture(CUstream stream) {
       g_real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) {
     g_real.cuCtxGetCurrent(&context);
   }
+  const CaptureKey key = KeyOf(stream);
   MutexLock lock(g_mutex);
-  const bool is_new = Open().emplace(KeyOf(stream), context).second;
+  const bool is_new = Open().emplace(key, context).second;
   Count();
   return is_new;
 }
 
 void ForgetCapture(CUstream stream) {
   if (g_captures.load(std::memory_order_relaxed) == 0) return;
+  const CaptureKey key = KeyOf(stream);
   MutexLock lock(g_mutex);
-  Open().erase(KeyOf(stream));
+  Open().erase(key);
   Count();
 }
 
 void ForgetCapturesOf(CUcontext context) {
   MutexLock lock(g_mutex);
   std::erase_if(Open(), [context](const auto& entry) { return entry.second == context; });
+  Count();
+}
+
+void ForgetCapturesOf(uint64_t thread) {
+  if (g_captures.load(std::memory_order_relaxed) == 0) return;
+  MutexLock lock(g_mutex);
+  std::erase_if(Open(), [thread](const auto& entry) { return std::get<1>(entry.first) == thread; });
   Count();
 }
 

@@ -8,10 +8,11 @@ namespace sluice {
 
 // Each capture is known by the stream where it began. It ends with cuStreamEndCapture, with its stream or with its
 // context; g_captures (streams.h) is their number. `stream` is a handle as the driver's legacy flavour takes it; a
-// per-thread default stream is the calling thread's. Thread-safe.
+// per-thread default stream is the calling thread's in its current context. Thread-safe.
 bool NoteCapture(CUstream stream);  // false: the stream is captured already
 void ForgetCapture(CUstream stream);
 void ForgetCapturesOf(CUcontext context);
+void ForgetCapturesOf(uint64_t thread);  // of its default streams, which end with it
 
 }  // namespace sluice
 

@@ -110,7 +110,8 @@ struct Device final : memory::Timeline {
   // Before the application releases or resets the primary context. `anyway`: also where memory of a pool is left there.
   void ReleasePrimary(bool anyway) SLUICE_TAKES_DEVICE_LOCK;
   // Nothing: no allocation of the engine's, the driver's to free. Never waits where `stream` is given.
-  std::optional<CUresult> Free(CUdeviceptr pointer, memory::StreamId stream = 0) SLUICE_TAKES_DEVICE_LOCK;
+  // `is_async`: in the order of a stream, which is `stream` if it is this device's, else 0.
+  std::optional<CUresult> Free(CUdeviceptr pointer, memory::StreamId stream, bool is_async) SLUICE_TAKES_DEVICE_LOCK;
   // Gives arenas that are wholly free back to the driver. cuMemFree waits for the whole GPU: to be called where the
   // application's own call waits as well, and without any lock. `only_idle`: nothing is done while a stream has work.
   void ReturnArenas(bool only_idle) SLUICE_TAKES_DEVICE_LOCK;

@@ -238,7 +238,7 @@ void Device::SetLive(Extent range, bool alive, Extent owner) {
   Withdraw();
 }
 
-std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId stream) {
+std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId stream, bool is_async) {
   DeviceLock lock(mutex);
   ++poll_epoch;
   memory::Va base = 0;
@@ -249,7 +249,7 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId strea
     return std::nullopt;
   }
   if (base != pointer || allocation->mapped) return CUDA_ERROR_INVALID_VALUE;
-  if (stream != 0 && allocation->app_managed && !allocation->stream_ordered) return CUDA_ERROR_NOT_SUPPORTED;
+  if (is_async && allocation->app_managed && !allocation->stream_ordered) return CUDA_ERROR_NOT_SUPPORTED;
   const uint64_t size = memory::ArenaAllocator::SizeFor(allocation->bytes);
   const Extent range{base, size};
   const bool is_unevictable = allocation->unevictable, is_ordered = stream != 0 || allocation->stream_ordered;

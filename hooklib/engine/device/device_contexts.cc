@@ -30,6 +30,7 @@ void Device::AddPeer(CUdevice peer) {
 }
 
 void Device::ContextEnds(CUcontext handle) {
+  tokens.ContextEnds(handle);
   DeviceLock lock(mutex);
   const auto it = contexts.find(handle);
   if (it == contexts.end()) return;

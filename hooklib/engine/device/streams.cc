@@ -250,6 +250,7 @@ void RetireStream(CUstream handle) {
 }
 
 void EndThreadStreams(uint64_t thread) {
+  ForgetCapturesOf(thread);
   std::vector<Stream*> ended;
   {
     MutexLock lock(g_streams_mutex);

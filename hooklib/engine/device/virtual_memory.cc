@@ -21,7 +21,7 @@ using memory::Extent;
 using memory::kChunkBytes;
 using memory::Va;
 
-Mutex g_mutex;
+Mutex g_changes, g_mutex;
 std::atomic<Va> g_lowest{memory::kNever}, g_highest{0};
 State& TheState() {
   static auto& state = *new State;
@@ -168,6 +168,7 @@ CUresult Reserve(const void* caller, CUdeviceptr* pointer, size_t bytes, size_t 
   // Reservations outlive contexts. The primary context is retained for them.
   if (!reason && !device->IsOwnedByPrimary(context)) reason = "a reservation was made outside the primary context";
   if (!reason) {
+    MutexLock changes(g_changes);
     MutexLock lock(g_mutex);
     const bool is_first = !HasReservations(device);
     Reserved* reserved = TakeIdle(device, context, bytes, hint);
@@ -204,6 +205,7 @@ CUresult Reserve(const void* caller, CUdeviceptr* pointer, size_t bytes, size_t 
   }
   const CUresult result = real();
   if (result == CUDA_SUCCESS) {
+    MutexLock changes(g_changes);
     MutexLock lock(g_mutex);
     TheState().plain[*pointer] = {bytes, reason};
   }
@@ -234,6 +236,7 @@ CUresult FreeAddress(CUdeviceptr pointer, size_t bytes) {
   Device* device = nullptr;
   {
     Settlement settlement;
+    MutexLock changes(g_changes);
     MutexLock lock(g_mutex);
     Reserved* const reserved = ReservedAt(pointer);
     if (!reserved) {
@@ -297,6 +300,7 @@ CUresult Create(const void* caller, Handle* handle, size_t bytes, const CUmemAll
     static std::atomic<Handle> next{1};
     made->value = *handle = kOwnHandles + next++;
   }
+  MutexLock changes(g_changes);
   MutexLock lock(g_mutex);
   if (made->real) TheState().by_real[made->real] = made.get();
   TheState().handles[made->value] = std::move(made);
@@ -343,6 +347,7 @@ void DestroyIfUnused(Physical* physical, Settlement* settlement) {
 CUresult Release(Handle handle) {
   if (Devices().empty()) return g_real.cuMemRelease(handle);
   Settlement settlement;
+  MutexLock changes(g_changes);
   MutexLock lock(g_mutex);
   Physical* const physical = FindPhysical(handle);
   if (!physical) return g_real.cuMemRelease(handle);
@@ -376,6 +381,7 @@ CUresult DriverHandle(Handle handle, const char* use, Handle* plain) {
   *plain = handle;
   if (Devices().empty()) return CUDA_SUCCESS;
   Settlement settlement;
+  MutexLock changes(g_changes);
   MutexLock lock(g_mutex);
   Physical* const physical = FindPhysical(handle);
   if (!physical) return CUDA_SUCCESS;

@@ -77,6 +77,7 @@ class FilledPlace {
 
 // Copies the handle's contents, of managed form, into the driver's memory that it has got. Returns when they are there.
 CUresult Fill(const Physical& physical) SLUICE_REQUIRES(g_mutex) {
+  const MutexUnlock waiting(g_mutex);
   const FilledPlace place(physical);
   CUresult result = place.result();
   if (result == CUDA_SUCCESS && physical.copy)
@@ -132,6 +133,7 @@ CUresult MapUnmanaged(Va at, const Mapping& mapping) SLUICE_REQUIRES(g_mutex) {
 }  // namespace
 
 bool IsQuiet() {
+  const MutexUnlock waiting(g_mutex);
   constexpr int kMaxAttempts = 2000;
   constexpr timespec kPause{0, 1'000'000};
   if (g_captures.load() > 0 || OtherThreadsQueue()) return false;

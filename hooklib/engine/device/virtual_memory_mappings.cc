@@ -56,6 +56,7 @@ CUresult MoveToHost(Reserved* reserved, Physical* physical) {
   std::unique_ptr<char[]> copy(new (std::nothrow) char[physical->contents_bytes]);
   if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;
   for (const Extent& part : reserved->device->WrittenParts({physical->at, physical->contents_bytes})) {
+    const MutexUnlock waiting(g_mutex);
     const CUresult result = g_real.cuMemcpyDtoH_v2(copy.get() + (part.base - physical->at), part.base, part.bytes);
     if (result != CUDA_SUCCESS) return result;
   }
@@ -69,19 +70,24 @@ CUresult MoveToHost(Reserved* reserved, Physical* physical) {
 namespace {
 
 // Copies the handle's contents to where it is mapped now.
-CUresult MoveContents(Physical* physical, Va to, Settlement* settlement) SLUICE_REQUIRES(g_mutex) {
+CUresult CopyAndWait(const Physical& physical, Va to) SLUICE_REQUIRES(g_mutex) {
+  const MutexUnlock waiting(g_mutex);
   // Planned, for the new place is memory that a copy overwrites; the application has no rights to it yet.
-  if (physical->copy) {
-    const CUresult result = CopyContentsFromHost(to, physical->copy.get(), physical->contents_bytes);
+  if (physical.copy) {
+    const CUresult result = CopyContentsFromHost(to, physical.copy.get(), physical.contents_bytes);
     if (result != CUDA_SUCCESS) return result;
   } else {
-    for (const Extent& part : physical->device->WrittenParts({physical->at, physical->contents_bytes})) {
-      const CUresult result = CopyContents(to + (part.base - physical->at), part.base, part.bytes);
+    for (const Extent& part : physical.device->WrittenParts({physical.at, physical.contents_bytes})) {
+      const CUresult result = CopyContents(to + (part.base - physical.at), part.base, part.bytes);
       if (result != CUDA_SUCCESS) return result;
     }
   }
   // The calls may return before the copies are done, and then the old place ends.
-  const CUresult done = g_real.cuStreamSynchronize(CU_STREAM_LEGACY);
+  return g_real.cuStreamSynchronize(CU_STREAM_LEGACY);
+}
+
+CUresult MoveContents(Physical* physical, Va to, Settlement* settlement) SLUICE_REQUIRES(g_mutex) {
+  const CUresult done = CopyAndWait(*physical, to);
   if (done == CUDA_SUCCESS) DropContents(physical, settlement);
   return done;
 }
@@ -161,6 +167,7 @@ CUresult UnmapManaged(Reserved* reserved, Extent range, Settlement* settlement) 
 CUresult Map(CUdeviceptr pointer, size_t bytes, size_t offset, Handle handle, unsigned long long flags) {
   if (Devices().empty()) return g_real.cuMemMap(pointer, bytes, offset, handle, flags);
   Settlement settlement;
+  MutexLock changes(g_changes);
   MutexLock lock(g_mutex);
   Physical* const physical = FindPhysical(handle);
   Reserved* reserved = ReservedAt(pointer);
@@ -199,6 +206,7 @@ CUresult Map(CUdeviceptr pointer, size_t bytes, size_t offset, Handle handle, un
 CUresult Unmap(CUdeviceptr pointer, size_t bytes) {
   if (Devices().empty()) return g_real.cuMemUnmap(pointer, bytes);
   Settlement settlement;
+  MutexLock changes(g_changes);
   MutexLock lock(g_mutex);
   if (Reserved* const reserved = ReservedAt(pointer)) return UnmapManaged(reserved, {pointer, bytes}, &settlement);
   const CUresult result = g_real.cuMemUnmap(pointer, bytes);
@@ -214,6 +222,7 @@ CUresult Unmap(CUdeviceptr pointer, size_t bytes) {
 
 CUresult Retain(const void* caller, Handle* handle, void* address) {
   if (!Devices().empty() && handle) {
+    MutexLock changes(g_changes);
     MutexLock lock(g_mutex);
     const Va va = reinterpret_cast<uintptr_t>(address);
     if (Reserved* const reserved = ReservedAt(va)) {
@@ -243,6 +252,7 @@ CUresult Retain(const void* caller, Handle* handle, void* address) {
 CUresult SetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc* access, size_t count) {
   const auto real = [&] { return g_real.cuMemSetAccess(pointer, bytes, access, count); };
   if (Devices().empty()) return real();
+  MutexLock changes(g_changes);
   MutexLock lock(g_mutex);
   Reserved* const reserved = ReservedAt(pointer);
   if (!reserved) return real();
@@ -335,6 +345,7 @@ std::optional<Extent> FindReservation(CUdeviceptr pointer) {
 
 void ForgetReservationsOf(CUcontext context) {
   if (Devices().empty()) return;
+  MutexLock changes(g_changes);
   MutexLock lock(g_mutex);
   State& state = TheState();
   for (auto it = state.reservations.begin(); it != state.reservations.end();) {

@@ -58,7 +58,12 @@ struct UnmanagedReservation {
 };
 
 extern std::atomic<memory::Va> g_lowest, g_highest;  // all addresses that were ever reserved in managed form
-extern Mutex g_mutex;                                // guards the state; taken before the devices' locks
+// Held by a call that changes the state, from its begin to its end, also while it waits for the GPU. Taken before
+// g_mutex.
+extern Mutex g_changes;
+// Guards the state. Taken before the devices' locks, and released (MutexUnlock) where a call waits for the GPU: other
+// threads' copies ask for mappings and rights, and the GPU's work may wait for these threads.
+extern Mutex g_mutex;
 struct State {
   std::unordered_map<Handle, std::unique_ptr<Physical>> handles;  // by value
   std::unordered_map<Handle, Physical*> by_real;
@@ -82,7 +87,7 @@ class Settlement {
 
 // Whether nothing uses the application's memory, and nothing will before the calling thread goes on. Waits for queued
 // work, for two seconds at most: it may wait for this thread.
-bool IsQuiet();
+bool IsQuiet() SLUICE_REQUIRES(g_mutex);
 // Gives idle reservations there back to the driver now, so that it can give out their addresses; not where it would
 // wait for the GPU.
 void FreeIdleIn(memory::Extent range) SLUICE_REQUIRES(g_mutex);

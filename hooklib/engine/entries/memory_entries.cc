@@ -57,7 +57,7 @@ CUresult Release(CUdeviceptr pointer, Real real, const Stream* stream = nullptr)
   for (const auto& device : Devices()) {
     if (!device->MayHold(pointer)) continue;
     const bool is_ordered = stream && stream->device == device.get();
-    if (const auto result = device->Free(pointer, is_ordered ? stream->id : 0)) return *result;
+    if (const auto result = device->Free(pointer, is_ordered ? stream->id : 0, stream != nullptr)) return *result;
   }
   // The driver would free the whole reservation, which is managed memory.
   if (virtual_memory::IsUnmapped(pointer)) return CUDA_ERROR_INVALID_VALUE;
