@@ -34,7 +34,8 @@ def skip_without_programs(*names):
     minor = os.environ.get("SLUICE_CLUSTER_KUBERNETES")
     of, build = (f" of Kubernetes {minor}", f"SLUICE_CLUSTER_KUBERNETES={minor} ") if minor else ("", "")
     print(
-        f"SKIPPED: no {', '.join(needed)}{of}; build them with {build}test/cluster/cluster build, or set SLUICE_KUBE_BIN",
+        f"SKIPPED: no {', '.join(needed)}{of}; "
+        f"build them with {build}test/cluster/cluster build, or set SLUICE_KUBE_BIN",
         file=sys.stderr,
     )
     sys.exit(4)
