@@ -1,5 +1,5 @@
-// Whose a process is, by the kernel's word alone: its cgroup as the host sees it, its mounts' devices and roots, and
-// its ancestors. No path, id or variable that the process itself chooses counts. Pure functions.
+// Finds the container that owns a process, from kernel data alone: its cgroup as the host sees it, its mounts' devices
+// and roots, and its ancestors. No path, id or variable that the process itself chooses counts. Pure functions.
 #ifndef SLUICE_AGENT_IDENTITY_H_
 #define SLUICE_AGENT_IDENTITY_H_
 
@@ -52,7 +52,7 @@ struct ProcessFacts {
   std::vector<Mount> mounts;       // those at the run directory of containers, and all of folders of allocations
   std::vector<int64_t> ancestors;  // its parent first
   std::string cgroup;              // of the container
-  // It may have started after the driver named the pid, which then meant another process: it is not judged yet.
+  // The process may have started after the driver reported the pid, which may be another one's: it is not judged yet.
   bool is_young = false;
   uint64_t started_ns = 0;  // since boot, in steps of the kernel's clock ticks; with the pid it tells processes apart
 };

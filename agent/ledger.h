@@ -3,8 +3,8 @@
 //
 // One invariant: the sum of all exposures never exceeds the capacity. A member's exposure is the most that it may still
 // hold: the budget in force, or the larger one that was reclaimed and not yet given up. A budget falls at once, but its
-// bytes are handed on only when the holder reports that it follows, less what it still holds. The surplus of a holder
-// that does not answer stays in the ledger as overdue, and the others go on with less.
+// bytes are handed on only when the holder reports that it follows, less those that it still holds. The surplus of a
+// holder that does not answer stays in the ledger as overdue, and the others go on with less.
 #ifndef SLUICE_AGENT_LEDGER_H_
 #define SLUICE_AGENT_LEDGER_H_
 

@@ -1,4 +1,4 @@
-// Which GPUs a program gets that asks for equal shares of several. Pure.
+// Chooses GPUs for a program that requests equal shares of several. Pure.
 #ifndef SLUICE_AGENT_NEIGHBOURS_H_
 #define SLUICE_AGENT_NEIGHBOURS_H_
 

@@ -1,5 +1,5 @@
-// Node: parked allocations. A parked one has lent all of its guarantee but what cannot leave the GPU, and needs a token
-// for its next launch: the request for it is what wakes it (docs/design/park.md).
+// Node: parked allocations. A parked one has lent all of its guarantee but the memory that cannot leave the GPU. Its
+// next launch needs a token, and the request for the token wakes it (docs/design/park.md).
 #include <algorithm>
 #include <cstdio>
 #include <utility>

@@ -347,7 +347,7 @@ bool Server::TrySend(Connection& c, const sluice_frame& frame) {
 void Server::Flush(SessionId session) {
   Connection& c = connections_.at(session);
   SendWaiting(c);
-  // What made it wait may have changed: for descriptors the socket is not watched for room.
+  // The reason for its wait may be gone: a socket that waits for descriptors is not watched for room.
   if (!c.waiting.empty()) return WaitToSend(session, c);
   if (c.closing) return Destroy(session);
   c.blocked = false;

@@ -38,8 +38,8 @@ inline std::optional<std::string> ReadWholeFile(const std::string& path, std::st
   return std::nullopt;
 }
 
-// The same for what a daemon reads again while it runs: a pipe at `path` would hold its loop up until another process
-// writes.
+// The same for a file that a daemon reads again while it runs: a pipe at `path` would hold its loop up until another
+// process writes.
 inline std::optional<std::string> ReadReloadedFile(const std::string& path, std::string& error,
                                                    size_t max_bytes = size_t{1} << 20) {
   struct stat st{};

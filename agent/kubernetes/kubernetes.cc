@@ -230,13 +230,13 @@ void Kubernetes::Reconcile() {
       Annotate();
       AnnotateAgain();
     }
-    TellSizes(before);
+    PublishSizes(before);
   }
   NameAllocations();
 }
 
 // Each answer to another size as the pod's annotation, and each new one as an Event.
-void Kubernetes::TellSizes(const SizeGrants& before) {
+void Kubernetes::PublishSizes(const SizeGrants& before) {
   for (const auto& [uid, containers] : grants_) {
     const auto found = pods_.find(uid);
     if (found == pods_.end()) continue;

@@ -52,7 +52,7 @@ class Kubernetes {
   void Reconcile();
   void ReadCheckpoint();
   void ReadPlugin();
-  void TellSizes(const SizeGrants& before);
+  void PublishSizes(const SizeGrants& before);
   void NameAllocations();
   void WriteReservations(const std::map<std::string, CardUse>& uses);
   void Annotate();

@@ -1,5 +1,5 @@
-// Another size for a running pod: its annotations gpu-fraction and gpu-memory may change, and its containers get what
-// their GPUs have left. The units that kubelet gave stay. Pure functions.
+// Another size for a running pod: its annotations gpu-fraction and gpu-memory may change, and its containers get the
+// rest of their GPUs. The units that kubelet gave stay. Pure functions.
 #ifndef SLUICE_AGENT_KUBERNETES_RESIZE_H_
 #define SLUICE_AGENT_KUBERNETES_RESIZE_H_
 
@@ -30,7 +30,7 @@ struct SizeGrant {
 using SizeGrants = std::map<std::string, std::map<std::string, SizeGrant>>;
 
 // Decides anew for all containers. Units that kubelet gave go before all growth: a container that shrank gets its units
-// back whenever it wants them. Growth takes what a GPU has left beside the other containers' sizes and the reservations
+// back whenever it wants them. Growth takes the rest of a GPU beside the other containers' sizes and the reservations
 // of pods that kubelet has not admitted yet. A container that got more earlier keeps it before others grow.
 SizeGrants GrantSizes(const std::vector<CardStatus>& cards, const GivenOut& given, const Pods& pods,
                       const SizeGrants& before);

@@ -25,8 +25,8 @@ namespace sluice::compute {
 class StampClock {
  public:
   virtual ~StampClock() = default;
-  // A stamp behind all that the stream holds now; `again` (may be null) is a stamp of that stream to be set anew. Null:
-  // none can be set now.
+  // Records a stamp at the end of the stream's queued work. `again`: a stamp of this stream to reuse, or null. Null
+  // result: none can be recorded now.
   virtual void* Record(void* stream, void* again) = 0;
   virtual bool Reached(void* stamp) = 0;
   // Nanoseconds from one stamp to another. False: unknown (stamps of two contexts).

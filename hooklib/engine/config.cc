@@ -77,8 +77,8 @@ Config Read() {
   config.overwrites = Flag(SLUICE_ENV_OVERWRITES, true);
   config.read_mostly = Flag(SLUICE_ENV_READ_MOSTLY, true);
   config.learn = Flag(SLUICE_ENV_LEARN, true);
-  OneOf(SLUICE_ENV_VMM, "managed", "plain");
-  config.plain_vmm = Get(SLUICE_ENV_VMM) && std::strcmp(Get(SLUICE_ENV_VMM), "plain") == 0;
+  OneOf(SLUICE_ENV_VMM, "managed", "unmanaged");
+  config.unmanaged_vmm = Get(SLUICE_ENV_VMM) && std::strcmp(Get(SLUICE_ENV_VMM), "unmanaged") == 0;
   config.eviction_threads = Number(SLUICE_ENV_EVICTION_THREADS, 16, config.eviction_threads);
   if (const char* socket = Get(SLUICE_ENV_SOCKET)) config.socket = socket;
   if (config.settings.log_level) config.log_level = *config.settings.log_level;

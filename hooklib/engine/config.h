@@ -18,7 +18,7 @@ struct Config {
   bool overwrites = true;      // SLUICE_OVERWRITES=0: memory about to be overwritten whole is fetched like all other
   bool read_mostly = true;     // SLUICE_READ_MOSTLY=0: memory that only copies wrote is evicted like all other
   bool learn = true;           // SLUICE_LEARN=0: which part of a block launches use is not learned from their faults
-  bool plain_vmm = false;      // SLUICE_VMM=plain: VMM memory is the driver's own
+  bool unmanaged_vmm = false;  // SLUICE_VMM=unmanaged: VMM memory is the driver's own
   int eviction_threads = 4;    // SLUICE_EVICTION_THREADS; 0: the driver's calls evict
   uint64_t managed_limit = 0;  // SLUICE_MANAGED_LIMIT in bytes; 0: none
   settings::LogLevel log_level = settings::LogLevel::kWarn;

@@ -44,7 +44,7 @@
   "SLUICE_READ_MOSTLY"                  /* 0: memory that only copies write gets no read-only duplicates \
                                          */
 #define SLUICE_ENV_LEARN "SLUICE_LEARN" /* 0: pointer ranges are not learned from launches' faults */
-#define SLUICE_ENV_VMM "SLUICE_VMM"     /* plain: VMM memory stays the driver's, a hard limit; managed (default) */
+#define SLUICE_ENV_VMM "SLUICE_VMM"     /* unmanaged: VMM memory stays the driver's, a hard limit; managed (default) */
 #define SLUICE_ENV_EVICTION_THREADS \
   "SLUICE_EVICTION_THREADS" /* number of eviction threads; 0: the driver's own calls evict */
 #define SLUICE_ENV_MANAGED_LIMIT "SLUICE_MANAGED_LIMIT" /* bytes, as 8Gi: cap of managed memory requested */

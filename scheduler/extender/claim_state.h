@@ -40,7 +40,8 @@ class ClaimState {
   void RemoveSlice(const std::string& name);
   void KeepSlices(const std::unordered_set<std::string>& names);
   void PutClaim(ClaimFacts claim);
-  // Of a claim that was read because the watch had not shown it. What the watch has shown since is newer, and stays.
+  // Of a claim that was read because the watch had not shown it. Facts that the watch has shown since are newer, and
+  // stay.
   void PutUnknown(ClaimFacts claim);
   void RemoveClaim(const std::string& key);
   void KeepClaims(const std::unordered_set<std::string>& keys);

@@ -29,7 +29,7 @@ struct SavedMemory {
   uint64_t size, segments;
   int32_t card;
 };
-// What a handle of 64 bytes says.
+// The contents of a handle of 64 bytes.
 struct HandleText {
   int32_t process, file;
   uint64_t magic;

@@ -1,4 +1,4 @@
-// What processes share.
+// Memory and events that one process exports and another imports.
 #ifndef SIMGPU_API_IPC_H_
 #define SIMGPU_API_IPC_H_
 
@@ -11,7 +11,7 @@ bool IsOpenedMemory(CUdeviceptr p);  // by cuIpcOpenMemHandle
 int SaveContents(const ContentMap& content, uint64_t size, int card);
 bool LoadContents(int file, ContentMap* content, uint64_t* size, int* card);
 
-// Of an event that other processes know; nothing and false for other events.
+// For an exported event; other events give nothing and false.
 void RecordShared(Call& call, CUevent e, CUstream stream);
 bool WaitShared(Call& call, CUevent e, CUstream stream);
 bool IsSharedDone(CUevent e);

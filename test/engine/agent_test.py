@@ -83,7 +83,7 @@ def a_share_that_others_still_hold_is_waited_for():
     for name in ("vmm_memory_counts", "share_that_arrives_late"):
         with tempfile.TemporaryDirectory() as folder:
             Agent(f"{folder}/agent.sock", lambda peer: talk(peer, True))
-            env = {"SLUICE_SOCKET": f"{folder}/agent.sock", "SLUICE_VMM": "plain"}
+            env = {"SLUICE_SOCKET": f"{folder}/agent.sock", "SLUICE_VMM": "unmanaged"}
             run(name, share, env=env)  # a refusal ends it with another status
             expect(wanted_bytes[-1] >= 64 * MIB, f"{name}: the page shows the awaited bytes", str(wanted_bytes))
     with tempfile.TemporaryDirectory() as folder:

@@ -135,7 +135,7 @@ def host_memory_bounds_live_bytes():
 
 @test
 def vmm():
-    hooked = run("vmm_memory_counts", SMALL, env={"SLUICE_VMM": "plain"})
+    hooked = run("vmm_memory_counts", SMALL, env={"SLUICE_VMM": "unmanaged"})
     expect(
         hooked.err.count("allocates through VMM") == 1 and "not oversubscribed" in hooked.err,
         "one WARN names VMM",

@@ -48,7 +48,7 @@ class Led {
       OK(cuStreamSynchronize(stream_));
       OK(cuGraphExecDestroy(executable));
       OK(cuGraphDestroy(graph));
-    } else if (word == "plain") {  // MiB that no one moves (SLUICE_VMM=plain)
+    } else if (word == "plain") {  // MiB that no one moves (SLUICE_VMM=unmanaged)
       const CUdeviceptr at = vmm::Reserve(number * kMiB);
       vmm::Map(at, number * kMiB, vmm::Create(number * kMiB));
     } else if (word == "copy") {  // the first block's first bytes, over the host into its last ones

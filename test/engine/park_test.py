@@ -179,7 +179,7 @@ def a_capture_that_is_open_does_not_hang():
 def a_parked_process_may_allocate():
     with node() as n:
         n.allocate("one", units=50)
-        one = n.process("one", SCENARIO, SLUICE_VMM="plain")
+        one = n.process("one", SCENARIO, SLUICE_VMM="unmanaged")
         one(f"blocks {BLOCKS}")
         one("plain 256")
         n.cli("park", "one")

@@ -214,7 +214,7 @@ SCENARIO(pool_memory_counts) {
   OK(cuMemFreeHost(host));
 }
 
-// VMM memory of the program that stays the driver's (SLUICE_VMM=plain) is refused beyond the budget.
+// VMM memory of the program that stays the driver's (SLUICE_VMM=unmanaged) is refused beyond the budget.
 SCENARIO(vmm_memory_counts) {
   Card card;
   CUmemAllocationProp prop{};

@@ -26,15 +26,15 @@ def vmm_refusals():
     expect(hooked.out == unhooked.out, "results differ", f"{unhooked}\n{hooked}")
     for words in ("is mapped twice", "is exported", "whose contents are managed memory is mapped"):
         expect(hooked.err.count(f"sluice moves: a handle {words}") == 1, f"one line says: {words}", hooked.err)
-    plain = run("vmm_refusals", LARGE, env={"SLUICE_VMM": "plain"})
-    expect(plain.out == unhooked.out, "results differ with SLUICE_VMM=plain", str(plain))
+    unmanaged = run("vmm_refusals", LARGE, env={"SLUICE_VMM": "unmanaged"})
+    expect(unmanaged.out == unhooked.out, "results differ with SLUICE_VMM=unmanaged", str(unmanaged))
 
 
 @test
 def vmm_switched_off():
     """Each of these is the driver's own memory, which the budget bounds; the reason is said."""
     for reason, env in {
-        "SLUICE_VMM=plain is set": {"SLUICE_VMM": "plain"},
+        "SLUICE_VMM=unmanaged is set": {"SLUICE_VMM": "unmanaged"},
         "SLUICE_MANAGED_LIMIT has no room": {"SLUICE_MANAGED_LIMIT": "1Gi"},
     }.items():
         hooked = run("vmm_expandable_segment", 2 * GIB, env=env)
@@ -47,7 +47,7 @@ def vmm_switched_off():
 def vmm_limit():
     hooked = run("vmm_memory_ends_at_the_limit", SMALL, env={"SLUICE_MEMORY_LIMIT": "1Gi"})
     expect("handles 16\n" in hooked.err, "1 GiB of handles", hooked.err)
-    hooked = run("vmm_memory_ends_at_the_limit", SMALL, env={"SLUICE_VMM": "plain"})
+    hooked = run("vmm_memory_ends_at_the_limit", SMALL, env={"SLUICE_VMM": "unmanaged"})
     expect("handles 8\n" in hooked.err, "the budget of 512 MiB", hooked.err)
 
 

@@ -175,8 +175,8 @@ struct Device final : memory::Timeline {
   // For a forked child, where another thread of the parent may have held the lock.
   void ViewUnlocked(uint64_t others_bytes, uint64_t* total, uint64_t* free) const SLUICE_NO_THREAD_SAFETY_ANALYSIS;
   void ContextEnds(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // before it is destroyed
-  // Before it may be destroyed, with its memory: its chunks are not evicted or discarded any more, and what other
-  // contexts move of them is waited for, for two seconds at most.
+  // Before it may be destroyed, with its memory: its chunks are not evicted or discarded any more, and other
+  // contexts' transfers of them are waited for, for two seconds at most.
   void EndTransfersOf(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
   void DropContext(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // it is gone, with everything made in it
   // `peer` may use this GPU's memory from now on: pages stay here and are mapped there instead of moving to and fro.

@@ -14,7 +14,7 @@ extern std::atomic<bool> g_any_failed;  // some context has failed
 // Whether the driver gives the error to all later calls in its context.
 bool EndsContext(CUresult result);
 void NoteError(CUcontext context, CUresult result);
-// What a call in the context answered. Thread-safe, as everything here; takes no other lock.
+// The answer of a call in the context. Thread-safe, as everything here; takes no other lock.
 inline void NoteAnswer(CUcontext context, CUresult result) {
   if (result != CUDA_SUCCESS) NoteError(context, result);
 }

@@ -48,8 +48,8 @@ class FaultWatch {
   // --- learned so far ---
   bool has_ranges() const SLUICE_DEVICE_LOCKED { return !ranges_.empty(); }
   bool wants_any() const SLUICE_DEVICE_LOCKED { return ranges_.watches_any(); }  // some launch is to be watched
-  // The extent that the word at `place` of the work means. `*around`: the block that it leads into, if no part of that
-  // is known to be meant; else empty. Where the block is larger than the answer, the answer was learned.
+  // The extent that the word at `place` of the work means. `*around`: the whole block, when no part of it is reported
+  // or learned; else empty. Where the block is larger than the answer, the answer was learned.
   std::optional<memory::Extent> ResolveWord(const Work& work, size_t place,
                                             policy::UnboundedPointer* around) SLUICE_DEVICE_LOCKED;
   void LogStats() const SLUICE_DEVICE_LOCKED;  // at DEBUG

@@ -1,5 +1,5 @@
-// What the application said about ranges of its managed memory: advice, and where it sent them. The driver's own
-// answers would name the engine's advice and transfers too.
+// Advice that the application gave for ranges of its managed memory, and the location of its last prefetch. The
+// driver's own answers would include the engine's advice and transfers.
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_RANGE_NOTES_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_RANGE_NOTES_H_
 
@@ -23,7 +23,7 @@ struct RangeNotes {
 void NoteAdviceOf(memory::Extent range, memory::Extent block, CUmem_advise advice, CUmemLocation location);
 void NotePrefetchOf(memory::Extent range, memory::Extent block, CUmemLocation location);
 void ForgetNotesOf(memory::Extent block);
-// What holds for the whole range.
+// The notes that hold for the whole range.
 RangeNotes NotesOf(memory::Extent range, memory::Extent block);
 
 // Writes an attribute as cuMemRangeGetAttribute does. Nothing: an attribute that the notes do not hold.

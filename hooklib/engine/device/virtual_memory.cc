@@ -38,10 +38,10 @@ constexpr const char* kSharing = "memory that a communication library makes is s
 // No pointer has these bits, neither on x86-64 nor on arm64.
 constexpr Handle kOwnHandles = 0x51c3'0000'0000'0000;
 
-// Why VMM memory of this call stays plain; null: it may be managed.
+// Why VMM memory of this call stays unmanaged; null: it may be managed.
 const char* WhyUnmanaged(const void* caller, const Device& device) {
   if (!device.managed) return device.unmanaged_reason;
-  if (GetConfig().plain_vmm) return "SLUICE_VMM=plain is set";
+  if (GetConfig().unmanaged_vmm) return "SLUICE_VMM=unmanaged is set";
   if (CalledFromUnmanagedLibrary(caller) || CalledFromVmmExporter(caller)) return kSharing;
   return nullptr;
 }
@@ -131,7 +131,7 @@ CUresult Refuse(const char* reason) {
     SLUICE_LOG(
         kWarn,
         "VMM memory that sluice moves: %s, which is not possible beside other threads that queue work, a capture, "
-        "or work that does not end; SLUICE_VMM=plain leaves VMM memory to the driver",
+        "or work that does not end; SLUICE_VMM=unmanaged leaves VMM memory to the driver",
         reason);
   }
   return CUDA_ERROR_NOT_SUPPORTED;
@@ -207,7 +207,7 @@ CUresult Reserve(const void* caller, CUdeviceptr* pointer, size_t bytes, size_t 
   if (result == CUDA_SUCCESS) {
     MutexLock changes(g_changes);
     MutexLock lock(g_mutex);
-    TheState().plain[*pointer] = {bytes, reason};
+    TheState().unmanaged[*pointer] = {bytes, reason};
   }
   return result;
 }
@@ -241,7 +241,7 @@ CUresult FreeAddress(CUdeviceptr pointer, size_t bytes) {
     Reserved* const reserved = ReservedAt(pointer);
     if (!reserved) {
       const CUresult result = g_real.cuMemAddressFree(pointer, bytes);
-      if (result == CUDA_SUCCESS) TheState().plain.erase(pointer);
+      if (result == CUDA_SUCCESS) TheState().unmanaged.erase(pointer);
       return result;
     }
     if (reserved->is_free || reserved->range != Extent{pointer, bytes} || !reserved->mappings.empty())
@@ -269,7 +269,7 @@ bool TurnUnmanaged(Reserved* reserved, const char* reason, Settlement* settlemen
   if (result == CUDA_SUCCESS && again != range.base) g_real.cuMemAddressFree(again, range.bytes);
   if (result != CUDA_SUCCESS || again != range.base) return false;
   TheState().reservations.erase(range.base);
-  TheState().plain[range.base] = {range.bytes, reason};
+  TheState().unmanaged[range.base] = {range.bytes, reason};
   return true;
 }
 
@@ -377,8 +377,8 @@ CUresult GetProperties(CUmemAllocationProp* properties, Handle handle) {
   return g_real.cuMemGetAllocationPropertiesFromHandle(properties, handle);
 }
 
-CUresult DriverHandle(Handle handle, const char* use, Handle* plain) {
-  *plain = handle;
+CUresult DriverHandle(Handle handle, const char* use, Handle* unmanaged) {
+  *unmanaged = handle;
   if (Devices().empty()) return CUDA_SUCCESS;
   Settlement settlement;
   MutexLock changes(g_changes);
@@ -386,7 +386,7 @@ CUresult DriverHandle(Handle handle, const char* use, Handle* plain) {
   Physical* const physical = FindPhysical(handle);
   if (!physical) return CUDA_SUCCESS;
   if (const CUresult result = ConvertToUnmanaged(physical, use, &settlement); result != CUDA_SUCCESS) return result;
-  *plain = physical->real;
+  *unmanaged = physical->real;
   return CUDA_SUCCESS;
 }
 

@@ -3,18 +3,18 @@
 // Managed memory can neither be placed at a chosen address nor be mapped twice. So in managed form the *reservation* is
 // managed memory, a handle is a charge, and a mapping makes chunks of the reservation live. Both forms look alike:
 //  - A reservation chooses its form when it is made, though it names no device: PyTorch reserves before it creates.
-//  - A handle has none until it is needed. Mapped into a managed reservation it becomes managed; mapped into a plain
-//    one, exported, or bound to an array or a multicast object, it becomes plain, which is the driver's own.
+//  - A handle's form is chosen at its first use. Mapped into a managed reservation it becomes managed. Mapped into
+//    another one, exported, or bound to an array or a multicast object, it becomes unmanaged, the driver's own.
 //  - Contents of a handle that is unmapped and not released stay where they are, and are copied when the handle is
 //    mapped elsewhere, or before another one is mapped there.
-//  - What managed memory cannot do makes a handle, and the reservation that it is mapped in, plain with their contents:
-//    a second mapping, an export, a mapping beside unmanaged memory or beside another device's. The GPU is waited for
-//    meanwhile. Refused with CUDA_ERROR_NOT_SUPPORTED and a line in the log where that is not safe: while other threads
-//    queue work, while a stream is captured, and where queued work does not end.
+//  - An operation that managed memory cannot do makes the handle, and the reservation that it is mapped in, unmanaged
+//    and keeps their contents: a second mapping, an export, a mapping beside unmanaged memory or beside another
+//    device's. The GPU is waited for meanwhile. Refused with CUDA_ERROR_NOT_SUPPORTED and a line in the log where that
+//    is not safe: while other threads queue work, while a stream is captured, and where queued work does not end.
 //
 // The values of handles that begin in managed form are the engine's own: no address, so that no driver gives them too.
 //
-// Thread-safe. The lock of this file is taken before the devices' locks.
+// Thread-safe. The locks of this file are taken before the devices' locks.
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_VIRTUAL_MEMORY_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_VIRTUAL_MEMORY_H_
 
@@ -43,8 +43,8 @@ CUresult GetAccess(unsigned long long* flags, const CUmemLocation* location, CUd
 CUresult GetProperties(CUmemAllocationProp* properties, Handle handle);
 
 // The driver's own handle for one that the application names, for calls that only unmanaged memory allows. Makes the
-// handle plain where it has no form yet. `use`: for the log, as "exported".
-CUresult DriverHandle(Handle handle, const char* use, Handle* plain);
+// handle unmanaged where it has no form yet. `use`: for the log, as "exported".
+CUresult DriverHandle(Handle handle, const char* use, Handle* unmanaged);
 
 // The mapping that holds the address, of memory in managed form.
 struct MappedRange {

@@ -134,9 +134,9 @@ CUresult MapManaged(Reserved* reserved, Extent range, Physical* physical, const 
 }
 
 const UnmanagedReservation* UnmanagedAt(Va va) SLUICE_REQUIRES(g_mutex) {
-  const auto& plain = TheState().plain;
-  auto it = plain.upper_bound(va);
-  if (it == plain.begin()) return nullptr;
+  const auto& all = TheState().unmanaged;
+  auto it = all.upper_bound(va);
+  if (it == all.begin()) return nullptr;
   --it;
   return va < it->first + it->second.bytes ? &it->second : nullptr;
 }
@@ -184,15 +184,15 @@ CUresult Map(CUdeviceptr pointer, size_t bytes, size_t offset, Handle handle, un
     if (!reserved && !UnmanagedAt(pointer)) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = ConvertToUnmanaged(physical, reserved ? reason : kIntoUnmanaged, &settlement);
     if (result != CUDA_SUCCESS) return result;
-    reserved = ReservedAt(pointer);  // it may have become plain with the handle
+    reserved = ReservedAt(pointer);  // it may have become unmanaged with the handle
   }
   if (reserved) {
     if (const CUresult result = ConvertToUnmanaged(reserved, reason, &settlement); result != CUDA_SUCCESS)
       return result;
   }
   if (physical) {
-    const UnmanagedReservation* const plain = UnmanagedAt(pointer);
-    const char* const reason = plain && plain->reason ? plain->reason : kUnseen;
+    const UnmanagedReservation* const unmanaged = UnmanagedAt(pointer);
+    const char* const reason = unmanaged && unmanaged->reason ? unmanaged->reason : kUnseen;
     if (const CUresult result = MakeUnmanaged(physical, reason); result != CUDA_SUCCESS) return result;
   }
   const CUresult result = g_real.cuMemMap(pointer, bytes, offset, physical ? physical->real : handle, flags);

@@ -68,7 +68,7 @@ struct State {
   std::unordered_map<Handle, std::unique_ptr<Physical>> handles;  // by value
   std::unordered_map<Handle, Physical*> by_real;
   std::map<memory::Va, Reserved> reservations;
-  std::map<memory::Va, UnmanagedReservation> plain;
+  std::map<memory::Va, UnmanagedReservation> unmanaged;
   std::map<memory::Va, Physical*> unmanaged_mappings;
   std::deque<memory::Va> idle;  // free reservations that the next of their size takes; oldest first
   uint64_t idle_bytes = 0;

@@ -177,8 +177,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   return result;
 }
 
-// The driver counts its own memory; the engine's is added. Freed memory is not kept for the pool, so what is reserved
-// is what is used.
+// The driver counts its own memory; the engine's is added. Freed memory is not kept for the pool, so reserved
+// bytes equal used bytes.
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   const CUresult result = g_real.cuMemPoolGetAttribute(pool, attribute, value);
   if (result != CUDA_SUCCESS) return result;

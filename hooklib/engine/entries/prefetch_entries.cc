@@ -1,9 +1,9 @@
 // The application's own prefetches and discards of managed memory: under pressure prefetches are hints, and the engine
 // follows them as far as the budget allows. Prefetches to the host go to the driver as they are.
 //
-// A discard says that contents are not needed. It is legal to keep them, and of tracked memory they are kept: pages
-// that are discarded beside the engine's own transfers, or whose prefetch is planned and not made, could lose later
-// writes (an H200 was seen to lose writes that fault on discarded pages, docs/lab).
+// A discard says that contents are not needed. The engine keeps those of tracked memory, which CUDA permits. Pages that
+// are discarded beside the engine's own transfers, or before a planned prefetch, could lose later writes: an H200 lost
+// writes that faulted on discarded pages (docs/lab).
 #include <vector>
 
 #include "hooklib/dispatch/entries.h"

@@ -1,5 +1,6 @@
-// Queries about ranges of managed memory. Of the application's own, the answers are what the application said: the
-// driver knows the engine's advice and transfers too. Other tracked memory is no managed memory to the application.
+// Queries about ranges of managed memory. Those about the application's own are answered from its own advice: the
+// driver's answers would include the engine's advice and transfers. Other tracked memory is no managed memory to the
+// application.
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"

@@ -17,9 +17,9 @@ constexpr const char* kMulticast = "a handle is bound to a multicast object";
 // make(driver's handle), for memory that only the driver's own form serves.
 template <typename Make>
 CUresult WithDriverHandle(CUmemGenericAllocationHandle handle, const char* use, Make make) {
-  CUmemGenericAllocationHandle plain = 0;
-  const CUresult result = virtual_memory::DriverHandle(handle, use, &plain);
-  return result == CUDA_SUCCESS ? make(plain) : result;
+  CUmemGenericAllocationHandle unmanaged = 0;
+  const CUresult result = virtual_memory::DriverHandle(handle, use, &unmanaged);
+  return result == CUDA_SUCCESS ? make(unmanaged) : result;
 }
 
 template <typename Make>
@@ -29,10 +29,10 @@ CUresult MapArrays(const CUarrayMapInfo* list, unsigned count, Make make) {
   for (CUarrayMapInfo& info : infos) {
     if (info.memOperationType != CU_MEM_OPERATION_TYPE_MAP || info.memHandleType != CU_MEM_HANDLE_TYPE_GENERIC)
       continue;
-    CUmemGenericAllocationHandle plain = 0;
-    const CUresult result = virtual_memory::DriverHandle(info.memHandle.memHandle, kArray, &plain);
+    CUmemGenericAllocationHandle unmanaged = 0;
+    const CUresult result = virtual_memory::DriverHandle(info.memHandle.memHandle, kArray, &unmanaged);
     if (result != CUDA_SUCCESS) return result;
-    info.memHandle.memHandle = plain;
+    info.memHandle.memHandle = unmanaged;
   }
   return make(list ? infos.data() : nullptr);
 }
@@ -71,8 +71,8 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
 
 CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                                       unsigned long long flags) {
-  return WithDriverHandle(handle, kExported, [&](CUmemGenericAllocationHandle plain) {
-    return g_real.cuMemExportToShareableHandle(shared, plain, type, flags);
+  return WithDriverHandle(handle, kExported, [&](CUmemGenericAllocationHandle unmanaged) {
+    return g_real.cuMemExportToShareableHandle(shared, unmanaged, type, flags);
   });
 }
 CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned count, CUstream stream) {
@@ -87,15 +87,15 @@ CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* list, unsigned count, CUstream 
 }
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t offset, CUmemGenericAllocationHandle handle,
                             size_t handle_offset, size_t bytes, unsigned long long flags) {
-  return WithDriverHandle(handle, kMulticast, [&](CUmemGenericAllocationHandle plain) {
-    return g_real.cuMulticastBindMem(multicast, offset, plain, handle_offset, bytes, flags);
+  return WithDriverHandle(handle, kMulticast, [&](CUmemGenericAllocationHandle unmanaged) {
+    return g_real.cuMulticastBindMem(multicast, offset, unmanaged, handle_offset, bytes, flags);
   });
 }
 CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
                                CUmemGenericAllocationHandle handle, size_t handle_offset, size_t bytes,
                                unsigned long long flags) {
-  return WithDriverHandle(handle, kMulticast, [&](CUmemGenericAllocationHandle plain) {
-    return g_real.cuMulticastBindMem_v2(multicast, device, offset, plain, handle_offset, bytes, flags);
+  return WithDriverHandle(handle, kMulticast, [&](CUmemGenericAllocationHandle unmanaged) {
+    return g_real.cuMulticastBindMem_v2(multicast, device, offset, unmanaged, handle_offset, bytes, flags);
   });
 }
 

@@ -1,6 +1,6 @@
 // Discards: at once, and in a stream's order of freed ranges and of ranges that the next work overwrites.
 //
-// A discard must have taken effect before anything populates the range again, else it drops what is written later. The
+// A discard must have taken effect before anything populates the range again, else it drops later writes. The
 // driver's call for it returns, and lets its stream go on, before that (docs/design/driver.md). So the engine makes the
 // request below that call itself (requests.h). Where it cannot, freed ranges are written back.
 //

@@ -18,7 +18,7 @@ void FaultResidue::Add(Chunk* chunk) {
 
 void FaultResidue::NoteFaultedIn(std::span<const Va> pages) {
   if (chunks_.empty()) return;
-  // A fault brings 64 KiB around its page, or more. What has contents is counted.
+  // A fault brings 64 KiB around its page, or more. Parts with contents are counted.
   const uint64_t part_bytes = counts_ ? uint64_t{64} << 10 : kChunkBytes;
   Va before = kNever;
   for (const Va page : pages) {
