@@ -27,6 +27,7 @@ scenario("graph_keeps_its_hot_part", env=FULL_FACTOR, modes=ALL_MODES)
 scenario("graph_with_new_parameters")
 scenario("graph_with_conditions", env=FULL_FACTOR, modes=ALL_MODES)
 scenario("pressure_beside_a_capture")
+scenario("captures_begin_under_pressure", env={"SIMGPU_CAPTURE": "error"})
 scenario("reported_during_a_capture")
 
 

@@ -92,6 +92,7 @@ CUresult BeginCapture(CUstream stream, bool ptsz, CUstreamCaptureMode mode, Begi
   // Before the call, so that no engine call of another thread slips between. A stream that is captured already stays
   // in the set, whatever the driver answers.
   const bool is_new = NoteCapture(handle);
+  AwaitEngineCalls();
   const CUresult result = begin();
   if (result != CUDA_SUCCESS && is_new) ForgetCapture(handle);
   if (result == CUDA_SUCCESS && Recording())
