@@ -2,8 +2,8 @@
 
     sluice: exit pid=729 gpu=GPU-1 budget_bytes=4294967296 live_bytes=0 fetched_bytes=40480067584 ...
 
-The line that it logs every ten seconds is the same with "status" in place of "exit". At INFO and DEBUG it logs events in
-the same form, `sluice: DEBUG graph_choice graph=1f best=...`.
+The line that it logs every ten seconds is the same with "status" in place of "exit". At INFO and DEBUG it logs events
+in the same form, `sluice: DEBUG graph_choice graph=1f best=...`.
 """
 
 import re
