@@ -44,7 +44,7 @@ class Hook : public sluice::client::Observer {
 
   // Holds its live bytes as far as the budget allows.
   void Follow(const sluice_budget& b) {
-    sluice_gpu_counters* c = client->Slot(b.uuid);
+    sluice_gpu_slot* c = client->Slot(b.uuid);
     if (c == nullptr || !follow) return;
     Store(c->budget_bytes, b.budget_bytes);
     Store(c->resident_bytes, c->live_bytes < b.budget_bytes ? c->live_bytes : b.budget_bytes);
@@ -73,7 +73,7 @@ bool Command(const std::string& line, Hook& hook, AgentClient& client) {
   std::istringstream in(line);
   std::string word;
   in >> word;
-  sluice_gpu_counters* c = hook.last.uuid[0] != '\0' ? client.Slot(hook.last.uuid) : nullptr;
+  sluice_gpu_slot* c = hook.last.uuid[0] != '\0' ? client.Slot(hook.last.uuid) : nullptr;
   if (word == "live" && c != nullptr) {
     uint64_t n = 0;
     in >> n;

@@ -185,7 +185,7 @@ CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
     }
   }
   // A green context may outlive the last release, and so may the memory. So evictions and discards are left out then,
-  // but what waits for them goes on waiting.
+  // but work behind them goes on waiting.
   if (context && reset) {
     ContextEnds(context);
   } else if (context && CountRetained(ordinal, 0) <= 1) {
