@@ -87,8 +87,8 @@ bool IsStreamCaptured(CUstream stream, bool per_thread) {
 // The modes of all captures and of the calling thread are the driver's. A free of nothing is unsafe, as the other calls
 // are, and does nothing where it is allowed.
 CUresult AskUnsafe() { return OfCaptures(g_real.cuMemFree_v2(0)); }
-// The driver would judge the call's own arguments by the arena.
-CUresult AskNever(CUstream stream, bool per_thread) {
+// A query is unsafe, and looks at its stream first. The driver would judge the call's own arguments by the arena.
+CUresult AskOfStream(CUstream stream, bool per_thread) {
   return OfCaptures(g_real.cuStreamQuery(Named(stream, per_thread)));
 }
 
