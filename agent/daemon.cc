@@ -342,7 +342,7 @@ class Daemon {
     const bool was_bad = !config_error_.empty();
     config_error_.clear();
     config_ = std::move(fresh);
-    if (options_.quiet) config_.log_level = "warn";
+    if (options_.quiet) config_.log_level = LogLevel::kWarn;
     SetUpLog(config_);
     node_.SetConfig(config_);
     ApplyHostLimit();
@@ -379,7 +379,7 @@ class Daemon {
 }  // namespace
 
 int RunDaemon(const DaemonOptions& options, Config config) {
-  if (options.quiet) config.log_level = "warn";
+  if (options.quiet) config.log_level = LogLevel::kWarn;
   SetUpLog(config);
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {  // each process takes two descriptors
