@@ -52,7 +52,7 @@ function(sluice_test name)
     set(T_TIMEOUT 120)
   endif()
   if(SLUICE_SANITIZE)
-    math(EXPR T_TIMEOUT "${T_TIMEOUT} * 4")  # instrumented code, on all cores at once
+    math(EXPR T_TIMEOUT "${T_TIMEOUT} * 5")  # instrumented code, on all cores at once
   endif()
   set(labels)  # an empty value would be dropped on the way, and SKIP_RETURN_CODE become the label
   if(T_LABELS)
