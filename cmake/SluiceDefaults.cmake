@@ -40,6 +40,16 @@ add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers)
 # Paths relative to the source: reproducible objects, and ccache hits across clones.
 add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
 
+# Tests' time limits are for a build without a sanitizer, times this factor. sluice_timeout(TEST SECONDS) sets one.
+set(SLUICE_TIME_FACTOR 1)
+if(SLUICE_SANITIZE)
+  set(SLUICE_TIME_FACTOR 5)
+endif()
+function(sluice_timeout test seconds)
+  math(EXPR seconds "${seconds} * ${SLUICE_TIME_FACTOR}")
+  set_tests_properties(${test} PROPERTIES TIMEOUT ${seconds})
+endfunction()
+
 # sluice_test(NAME SOURCES ... LIBS ... [LABELS ...] [TIMEOUT s]): a Catch2 v3 program, each case a ctest test.
 function(sluice_test name)
   cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
@@ -51,9 +61,7 @@ function(sluice_test name)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
   endif()
-  if(SLUICE_SANITIZE)
-    math(EXPR T_TIMEOUT "${T_TIMEOUT} * 5")  # instrumented code, on all cores at once
-  endif()
+  math(EXPR T_TIMEOUT "${T_TIMEOUT} * ${SLUICE_TIME_FACTOR}")
   set(labels)  # an empty value would be dropped on the way, and SKIP_RETURN_CODE become the label
   if(T_LABELS)
     set(labels LABELS "${T_LABELS}")

@@ -44,7 +44,7 @@ class Runner:
         if self.is_sanitized:
             env["SLUICE_DISABLE"] = "1"
         # Longer than a program takes on a busy machine.
-        env["SIMGPU_DEADLOCK_MS"] = "10000"
+        env["SIMGPU_DEADLOCK_MS"] = "50000" if self.is_sanitized else "10000"
         if MODES[mode] is not None:
             env["SLUICE_GPU_MEMORY"] = str(MODES[mode])
             if mode == "evicts by requests":
@@ -66,6 +66,7 @@ class Runner:
             "--textures",
             "--forms",
             str(self.options.forms),
+            *(["--seconds", "150"] if self.is_sanitized else []),
             *self.options.features,
         ]
 
@@ -86,7 +87,7 @@ class Runner:
 
     def differs(self, seed, mode, dropped):
         """The first difference of one program with the operations `dropped` left out; None where there is none."""
-        more = ["--text", "--seconds", "20"]
+        more = ["--text"] if self.is_sanitized else ["--text", "--seconds", "20"]
         if dropped:
             more += ["--drop", ",".join(map(str, sorted(dropped)))]
         expected, _ = self.run("unhooked", seed, seed, *more)

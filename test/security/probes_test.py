@@ -129,7 +129,7 @@ def slow_readers_of_the_agents_long_pages(a):
     from floods import attack
 
     with attack("attached", a.allocate("crowd", 10)):
-        # A sanitized agent takes longer for 32 such pages than a request may wait: it says so, in time.
+        # A sanitized agent takes longer for 200 such pages than a request may wait: it says so, in time.
         accepted = (200, 503) if a.sanitized() else (200,)
         withstands(metrics_port(a), b"/status.json", kinds=(3,), accepted=accepted)
 
