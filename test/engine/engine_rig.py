@@ -146,7 +146,7 @@ def run(
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            timeout=seconds,
+            timeout=seconds * (5 if _is_sanitized else 1),
         )
         stats = json.loads(figures.read_text()) if figures.exists() else {}
     outcome = Outcome(done.returncode, done.stdout, done.stderr or "", stats)
