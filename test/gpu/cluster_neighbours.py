@@ -139,13 +139,15 @@ class NeighbourRows:
         two = c.pod("two", self.work, DDP, each, 4 * GIB)
         main = two["spec"]["containers"][0]
         main["command"] = [*DDP[:-1], "ddp_one"]
-        # Without peer access: each container has the device node of its own GPU alone. NCCL's log says where it fails.
+        # Each container has the device node of its own GPU alone: no peer access, and no import of host memory that the
+        # driver of the other container made (cuMemCreate): NCCL falls back to /dev/shm.
         main["env"] += [
             {"name": name, "value": value}
             for name, value in (
                 ("MASTER_ADDR", "127.0.0.1"),
                 ("MASTER_PORT", "29500"),
                 ("NCCL_P2P_DISABLE", "1"),
+                ("NCCL_CUMEM_HOST_ENABLE", "0"),
                 ("NCCL_DEBUG", "INFO"),
             )
         ]
