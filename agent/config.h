@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/ledger.h"
+#include "common/log/log.h"
 #include "common/settings/settings.h"
 
 namespace sluice::agent {
@@ -52,9 +53,9 @@ struct Config {
   uint32_t attest_interval_s = 1;                // 0: never
   std::string on_not_hooked = "report";          // report, evict; also for pods on GPUs that they were not given
   std::vector<std::string> exempt_namespaces = {"kube-system"};  // their pods may use any GPU
-  std::string log_format = "text";                               // text, json
-  std::string log_level = "info";                                // debug, info, warn, error
-  std::string pod_resources;                                     // kubelet's pod-resources socket; empty: not used
+  LogFormat log_format = LogFormat::kText;
+  LogLevel log_level = LogLevel::kInfo;
+  std::string pod_resources;  // kubelet's pod-resources socket; empty: not used
   KubernetesConfig kubernetes;
   uint32_t max_processes = 1024;    // of one allocation
   uint32_t max_connections = 3072;  // of all: each takes up to 32 KiB of the agent's memory, and its kernel memory

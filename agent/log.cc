@@ -4,11 +4,7 @@
 
 namespace sluice::agent {
 
-void SetUpLog(const Config& config) {
-  // The configuration's reader has checked both words.
-  sluice::SetUpLog("sluice-agent", ParseLogFormat(config.log_format).value_or(LogFormat::kText),
-                   ParseLogLevel(config.log_level).value_or(LogLevel::kInfo));
-}
+void SetUpLog(const Config& config) { sluice::SetUpLog("sluice-agent", config.log_format, config.log_level); }
 
 void LogEvent(const Event& e) {
   const bool bad = e.kind == "refused" || e.kind == "not hooked" || e.kind == "reclaim late" ||

@@ -13,6 +13,10 @@
 
 struct nvmlDevice_st;
 
+namespace sluice::nvml {
+struct Library;
+}  // namespace sluice::nvml
+
 namespace sluice::agent {
 
 struct GpuProcess {
@@ -24,7 +28,7 @@ struct GpuProcess {
 class Nvml {
  public:
   // nullptr with a sentence that names the library.
-  static std::unique_ptr<Nvml> Load(const std::string& library, std::string* error);
+  static std::unique_ptr<Nvml> Load(const std::string& name, std::string* error);
   ~Nvml();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
@@ -40,10 +44,10 @@ class Nvml {
   bool SetMemoryLimit(const std::string& uuid, const std::string& cgroup, uint64_t bytes, bool* supported) const;
 
  private:
-  Nvml() = default;
+  explicit Nvml(std::unique_ptr<const nvml::Library> library);
+  bool Find(const std::string& uuid, nvmlDevice_st** device) const;
   void ReadBusy(nvmlDevice_st* device, std::vector<GpuProcess>* processes) const;
-  struct Api;
-  std::unique_ptr<Api> api_;
+  std::unique_ptr<const nvml::Library> library_;
 };
 
 }  // namespace sluice::agent

@@ -1,10 +1,9 @@
 #include "agent/pod_resources.h"
 
-#include <grpcpp/grpcpp.h>
-
 #include <algorithm>
 #include <chrono>
 
+#include "common/unix_channel.h"
 #include "podresources.grpc.pb.h"
 #include "sluice/names.h"
 
@@ -37,11 +36,7 @@ void AddOthers(const ::v1::ContainerResources& container, const std::string& pod
 
 std::optional<DevicesInUse> ListDevicesInUse(const std::string& socket, int timeout_ms, std::string* error,
                                              OtherOwners* others) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(64 << 20);
-  arguments.SetString("grpc.default_authority", "localhost");  // Go's server refuses a path as authority
-  const auto channel = grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), arguments);
-  const auto stub = ::v1::PodResourcesLister::NewStub(channel);
+  const auto stub = ::v1::PodResourcesLister::NewStub(UnixChannel(socket));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
   ::v1::ListPodResourcesResponse response;

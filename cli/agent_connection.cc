@@ -1,6 +1,5 @@
 #include "cli/agent_connection.h"
 
-#include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "common/unix_channel.h"
 #include "sluice/names.h"
 
 namespace sluice::cli {
@@ -28,13 +28,7 @@ bool AgentListens(const std::string& socket_path) {
   return ok;
 }
 
-std::unique_ptr<v1::Agent::Stub> Connect(const std::string& socket) {
-  grpc::ChannelArguments args;
-  // By default gRPC sends the path as the host, which other servers refuse as malformed.
-  args.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
-  args.SetMaxReceiveMessageSize(64 << 20);
-  return v1::Agent::NewStub(grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), args));
-}
+std::unique_ptr<v1::Agent::Stub> Connect(const std::string& socket) { return v1::Agent::NewStub(UnixChannel(socket)); }
 
 void AddRunDirOption(CLI::App& command, std::string* run_dir) {
   *run_dir = SLUICE_HOST_AGENT_RUN_DIR;

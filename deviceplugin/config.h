@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -51,8 +50,8 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
 };
 
-// INVALID_ARGUMENT names the key, the value and the accepted values.
-absl::StatusOr<Config> ParseConfig(std::string_view yaml);
+// INVALID_ARGUMENT names file, line, key, value and the accepted values. `name` is the file's.
+absl::StatusOr<Config> ParseConfig(const std::string& yaml, const std::string& name);
 // An empty path gives the defaults.
 absl::StatusOr<Config> LoadConfig(const std::string& path);
 

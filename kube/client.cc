@@ -78,8 +78,7 @@ class Client::Impl {
   }
 
   absl::StatusOr<std::string> Do(const Call& call) {
-    Backoff backoff(reinterpret_cast<uintptr_t>(this) ^
-                    static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()));
+    Backoff backoff;
     const bool repeatable = std::string_view(call.method) == "GET";
     absl::Status last;
     for (int attempt = 0; attempt < options_.attempts; ++attempt) {
@@ -253,12 +252,9 @@ absl::StatusOr<Json> Client::Modify(const std::string& path, const std::function
 }
 
 std::chrono::milliseconds Backoff::Next() {
-  state_ ^= state_ << 13;  // xorshift64
-  state_ ^= state_ >> 7;
-  state_ ^= state_ << 17;
   const int64_t base = std::min<int64_t>(30000, int64_t{500} << std::min(step_, 10));
   ++step_;
-  return std::chrono::milliseconds(base * 2 / 3 + static_cast<int64_t>(state_ % static_cast<uint64_t>(base / 3 + 1)));
+  return std::chrono::milliseconds(base * 2 / 3 + static_cast<int64_t>(random_()) % (base / 3 + 1));
 }
 
 std::string EscapeQuery(std::string_view text) {

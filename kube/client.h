@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -92,12 +93,11 @@ class Client {
 // step.
 class Backoff {
  public:
-  explicit Backoff(uint64_t seed) : state_(seed | 1) {}
   std::chrono::milliseconds Next();
   void Reset() { step_ = 0; }
 
  private:
-  uint64_t state_;
+  std::minstd_rand random_{std::random_device{}()};
   int step_ = 0;
 };
 

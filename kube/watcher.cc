@@ -24,9 +24,7 @@ class Watcher::Impl {
         connector_(config, agent),
         path_(std::move(path)),
         options_(std::move(options)),
-        handler_(std::move(handler)),
-        backoff_(reinterpret_cast<uintptr_t>(this) ^
-                 static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())) {
+        handler_(std::move(handler)) {
     ClientOptions client;
     client.user_agent = std::move(agent);
     client.sleep = [this](std::chrono::milliseconds time) { Sleep(time); };

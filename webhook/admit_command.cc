@@ -70,9 +70,9 @@ class Admit {
     if (!o_.config.empty()) {
       std::string error;
       const auto text = Read(o_.config, error);
-      const auto file = text ? ParseConfig(*text, error) : std::nullopt;
+      const auto file = text ? ParseConfig(*text, o_.config, error) : std::nullopt;
       if (!file) {
-        Fail(text ? o_.config + ": " + error : error);
+        Fail(error);
         return false;
       }
       config_ = file->decision;

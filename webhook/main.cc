@@ -46,12 +46,8 @@ std::optional<File> LoadConfig(const std::string& path) {
   if (path.empty()) return File{};
   std::string error;
   const auto yaml = ReadWholeFile(path, error);
-  if (!yaml) {
-    LogAnswer(LogLevel::kError, error);
-    return std::nullopt;
-  }
-  auto file = ParseConfig(*yaml, error);
-  if (!file) LogAnswer(LogLevel::kError, path + ": " + error);
+  auto file = yaml ? ParseConfig(*yaml, path, error) : std::nullopt;
+  if (!file) LogAnswer(LogLevel::kError, error);
   return file;
 }
 

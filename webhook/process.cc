@@ -133,10 +133,10 @@ void Process::ReloadConfig() {
   std::string text = ReadReloadedFile(options_.config_path, error).value_or("");
   if (text == config_text_ || text.empty()) return;
   config_text_ = std::move(text);
-  auto file = ParseConfig(config_text_, error);
+  auto file = ParseConfig(config_text_, options_.config_path, error);
   service_.metrics().CountConfigReload(file.has_value());
   if (!file) {
-    Log(LogLevel::kWarn, options_.config_path + ": " + error + "; the previous configuration stays in use");
+    Log(LogLevel::kWarn, error + "; the previous configuration stays in use");
     return;
   }
   SetUpLog("sluice-webhook", file->log_format, file->log_level);

@@ -55,7 +55,7 @@ class Process {
   std::unique_ptr<RefusedPodRemover> remover_;
   std::chrono::steady_clock::time_point next_reconcile_{};
   std::chrono::steady_clock::time_point next_remover_poll_{};
-  kube::Backoff reconcile_backoff_{0x5eed}, remover_backoff_{0x5eee};
+  kube::Backoff reconcile_backoff_, remover_backoff_;
 };
 
 }  // namespace sluice::webhook

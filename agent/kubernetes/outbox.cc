@@ -41,11 +41,7 @@ kube::ClientOptions Options() {
 }  // namespace
 
 Outbox::Outbox(const kube::ClientConfig& config, std::string node, std::function<void(const std::string&)> trouble)
-    : node_(std::move(node)),
-      trouble_(std::move(trouble)),
-      client_(config, Options()),
-      backoff_(static_cast<uint64_t>(Clock::now().time_since_epoch().count())),
-      thread_([this] { Run(); }) {}
+    : node_(std::move(node)), trouble_(std::move(trouble)), client_(config, Options()), thread_([this] { Run(); }) {}
 
 Outbox::~Outbox() {
   {

@@ -87,7 +87,7 @@ std::string SlicePublisher::problem() const {
 
 void SlicePublisher::Run() {
   uint64_t generation = 0;
-  kube::Backoff backoff(static_cast<uint64_t>(Clock::now().time_since_epoch().count()));
+  kube::Backoff backoff;
   Clock::time_point not_before{};
   bool is_due = true;
   while (!stopping_) {

@@ -1,7 +1,7 @@
 #include "deviceplugin/grpc/pod_resources.h"
 
 #include "absl/status/status.h"
-#include "deviceplugin/grpc/channel.h"
+#include "common/unix_channel.h"
 #include "deviceplugin/text.h"
 #include "podresources.grpc.pb.h"
 #include "sluice/names.h"

@@ -8,11 +8,11 @@
 #include <thread>
 
 #include "common/log/log.h"
+#include "common/unix_channel.h"
 #include "deviceplugin.grpc.pb.h"
 #include "deviceplugin/decide/device_id.h"
 #include "deviceplugin/decide/response.h"
 #include "deviceplugin/decide/unit_choice.h"
-#include "deviceplugin/grpc/channel.h"
 #include "deviceplugin/grpc/unix_server.h"
 #include "deviceplugin/host/hook_library.h"
 #include "deviceplugin/host/pre_start.h"

@@ -1,56 +1,19 @@
 // NVML through dlopen, so that the plugin runs on nodes without a driver and finds one that is installed later.
-#include <dlfcn.h>
 #include <nvml.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 
 #include "absl/status/status.h"
 #include "common/mutex.h"
+#include "common/nvml/library.h"
 #include "deviceplugin/host/files.h"
 #include "deviceplugin/nvml/nvml_api.h"
 #include "deviceplugin/text.h"
 
 namespace sluice::deviceplugin {
 namespace {
-
-// Entry points under their exported names. nvml.h's macros rename functions, so the names are spelled out.
-struct Entries {
-  decltype(&::nvmlInit_v2) init = nullptr;
-  decltype(&::nvmlShutdown) shutdown = nullptr;
-  decltype(&::nvmlErrorString) error_string = nullptr;
-  decltype(&::nvmlSystemGetDriverVersion) driver_version = nullptr;
-  decltype(&::nvmlDeviceGetCount_v2) count = nullptr;
-  decltype(&::nvmlDeviceGetHandleByIndex_v2) by_index = nullptr;
-  decltype(&::nvmlDeviceGetUUID) uuid = nullptr;
-  decltype(&::nvmlDeviceGetName) name = nullptr;
-  decltype(&::nvmlDeviceGetMemoryInfo) memory = nullptr;
-  // Older drivers may lack the entries from here on.
-  decltype(&::nvmlDeviceGetMemoryInfo_v2) memory_v2 = nullptr;
-  decltype(&::nvmlDeviceGetMinorNumber) minor = nullptr;
-  decltype(&::nvmlDeviceGetPciInfo_v3) pci = nullptr;
-  decltype(&::nvmlDeviceGetMemoryAffinity) affinity = nullptr;
-  decltype(&::nvmlDeviceGetEccMode) ecc = nullptr;
-  decltype(&::nvmlDeviceGetComputeMode) compute_mode = nullptr;
-  decltype(&::nvmlDeviceGetMigMode) mig = nullptr;
-  decltype(&::nvmlDeviceGetVirtualizationMode) virtualization = nullptr;
-  decltype(&::nvmlDeviceGetFieldValues) fields = nullptr;
-  decltype(&::nvmlDeviceGetArchitecture) architecture = nullptr;
-  decltype(&::nvmlDeviceGetGpuFabricInfoV) fabric = nullptr;
-  decltype(&::nvmlDeviceGetP2PStatus) p2p = nullptr;
-  decltype(&::nvmlEventSetCreate) set_create = nullptr;
-  decltype(&::nvmlEventSetFree) set_free = nullptr;
-  decltype(&::nvmlDeviceRegisterEvents) register_events = nullptr;
-  decltype(&::nvmlEventSetWait_v2) wait = nullptr;
-};
-
-template <class F>
-bool Find(void* library, const char* name, F* out) {
-  *out = reinterpret_cast<F>(dlsym(library, name));
-  return *out != nullptr;
-}
 
 const char* ModeName(nvmlComputeMode_t mode) {
   switch (mode) {
@@ -101,45 +64,25 @@ class DriverNvml final : public NvmlApi {
     MutexLock lock(mutex_);
     // The old library stays mapped, since another thread's call may be inside it. A new driver comes with a new file,
     // so reopening the soname gives the new one.
-    if (entries_.shutdown != nullptr) entries_.shutdown();
-    entries_ = {};
+    if (library_.shutdown != nullptr) library_.shutdown();
+    library_ = {};
     set_ = nullptr;
-    void* library = dlopen(library_name_.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) return absl::NotFoundError(StrCat("no NVIDIA driver library: ", dlerror()));
-    Entries e;
-    const bool all = Find(library, "nvmlInit_v2", &e.init) && Find(library, "nvmlShutdown", &e.shutdown) &&
-                     Find(library, "nvmlErrorString", &e.error_string) &&
-                     Find(library, "nvmlSystemGetDriverVersion", &e.driver_version) &&
-                     Find(library, "nvmlDeviceGetCount_v2", &e.count) &&
-                     Find(library, "nvmlDeviceGetHandleByIndex_v2", &e.by_index) &&
-                     Find(library, "nvmlDeviceGetUUID", &e.uuid) && Find(library, "nvmlDeviceGetName", &e.name) &&
-                     Find(library, "nvmlDeviceGetMemoryInfo", &e.memory);
-    if (!all) return absl::FailedPreconditionError(StrCat(library_name_, " lacks NVML functions"));
-    Find(library, "nvmlDeviceGetMemoryInfo_v2", &e.memory_v2);
-    Find(library, "nvmlDeviceGetMinorNumber", &e.minor);
-    Find(library, "nvmlDeviceGetPciInfo_v3", &e.pci);
-    Find(library, "nvmlDeviceGetMemoryAffinity", &e.affinity);
-    Find(library, "nvmlDeviceGetEccMode", &e.ecc);
-    Find(library, "nvmlDeviceGetComputeMode", &e.compute_mode);
-    Find(library, "nvmlDeviceGetMigMode", &e.mig);
-    Find(library, "nvmlDeviceGetVirtualizationMode", &e.virtualization);
-    Find(library, "nvmlDeviceGetFieldValues", &e.fields);
-    Find(library, "nvmlDeviceGetArchitecture", &e.architecture);
-    Find(library, "nvmlDeviceGetGpuFabricInfoV", &e.fabric);
-    Find(library, "nvmlDeviceGetP2PStatus", &e.p2p);
-    Find(library, "nvmlEventSetCreate", &e.set_create);
-    Find(library, "nvmlEventSetFree", &e.set_free);
-    Find(library, "nvmlDeviceRegisterEvents", &e.register_events);
-    Find(library, "nvmlEventSetWait_v2", &e.wait);
-    if (nvmlReturn_t rc = e.init(); rc != NVML_SUCCESS) {
-      return absl::UnavailableError(StrCat("nvmlInit: ", e.error_string(rc)));
+    std::string error;
+    switch (nvml::Load(library_name_, &library_, &error)) {
+      case nvml::LoadResult::kStarted:
+        return absl::OkStatus();
+      case nvml::LoadResult::kNoLibrary:
+        return absl::NotFoundError(error);
+      case nvml::LoadResult::kLacksFunctions:
+        return absl::FailedPreconditionError(error);
+      case nvml::LoadResult::kDoesNotStart:
+        break;
     }
-    entries_ = e;
-    return absl::OkStatus();
+    return absl::UnavailableError(error);
   }
 
   absl::StatusOr<std::string> DriverVersion() override {
-    const Entries e = Copy();
+    const nvml::Library e = Copy();
     if (e.driver_version == nullptr) return NotOpen();
     char text[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE] = {};
     if (auto s = Check(e, "nvmlSystemGetDriverVersion", e.driver_version(text, sizeof text)); !s.ok()) return s;
@@ -147,7 +90,7 @@ class DriverNvml final : public NvmlApi {
   }
 
   absl::StatusOr<int> Count() override {
-    const Entries e = Copy();
+    const nvml::Library e = Copy();
     if (e.count == nullptr) return NotOpen();
     unsigned count = 0;
     if (auto s = Check(e, "nvmlDeviceGetCount", e.count(&count)); !s.ok()) return s;
@@ -155,7 +98,7 @@ class DriverNvml final : public NvmlApi {
   }
 
   absl::StatusOr<CardReading> Read(int index) override {
-    const Entries e = Copy();
+    const nvml::Library e = Copy();
     if (e.by_index == nullptr) return NotOpen();
     nvmlDevice_t device = nullptr;
     if (auto s = Check(e, "nvmlDeviceGetHandleByIndex", e.by_index(static_cast<unsigned>(index), &device)); !s.ok())
@@ -175,7 +118,7 @@ class DriverNvml final : public NvmlApi {
     out.architecture = Architecture(e, device);
     out.nvlink_clique = Clique(e, device);
     out.nvlink_peers = NvlinkPeers(e, device);
-    const std::string bus = BusId(e, device);
+    const std::string bus = nvml::PciBusId(e, device);
     out.pcie_root = PcieRoot(bus);
     out.numa = Numa(e, device, bus);
     nvmlEnableState_t current = NVML_FEATURE_DISABLED, pending = NVML_FEATURE_DISABLED;
@@ -201,7 +144,7 @@ class DriverNvml final : public NvmlApi {
   }
 
   absl::StatusOr<std::optional<NvmlEvent>> WaitEvent(std::chrono::milliseconds timeout) override {
-    const Entries e = Copy();
+    const nvml::Library e = Copy();
     if (e.set_create == nullptr || e.wait == nullptr || e.register_events == nullptr) {
       return absl::UnimplementedError("this driver sends no events");
     }
@@ -221,14 +164,14 @@ class DriverNvml final : public NvmlApi {
   }
 
  private:
-  Entries Copy() {
+  nvml::Library Copy() {
     MutexLock lock(mutex_);
-    return entries_;
+    return library_;
   }
 
   static absl::Status NotOpen() { return absl::UnavailableError("NVML is not loaded"); }
 
-  static absl::Status Check(const Entries& e, const char* call, nvmlReturn_t rc) {
+  static absl::Status Check(const nvml::Library& e, const char* call, nvmlReturn_t rc) {
     if (rc == NVML_SUCCESS) return absl::OkStatus();
     const std::string text = StrCat(call, ": ", e.error_string(rc));
     return rc == NVML_ERROR_GPU_IS_LOST || rc == NVML_ERROR_NOT_FOUND ? absl::NotFoundError(text)
@@ -236,7 +179,7 @@ class DriverNvml final : public NvmlApi {
   }
 
   // 0: the driver knows no size, as on GPUs that use the host's memory (GB10).
-  static absl::StatusOr<uint64_t> Memory(const Entries& e, nvmlDevice_t device) {
+  static absl::StatusOr<uint64_t> Memory(const nvml::Library& e, nvmlDevice_t device) {
     nvmlMemory_t memory = {};
     const nvmlReturn_t rc = e.memory(device, &memory);
     if (rc != NVML_ERROR_NOT_SUPPORTED) {
@@ -248,19 +191,19 @@ class DriverNvml final : public NvmlApi {
     return e.memory_v2 != nullptr && e.memory_v2(device, &newer) == NVML_SUCCESS ? newer.total : 0;
   }
 
-  static uint64_t Reserved(const Entries& e, nvmlDevice_t device) {
+  static uint64_t Reserved(const nvml::Library& e, nvmlDevice_t device) {
     nvmlMemory_v2_t memory = {};
     memory.version = nvmlMemory_v2;
     return e.memory_v2 != nullptr && e.memory_v2(device, &memory) == NVML_SUCCESS ? memory.reserved : 0;
   }
 
-  static std::string Architecture(const Entries& e, nvmlDevice_t device) {
+  static std::string Architecture(const nvml::Library& e, nvmlDevice_t device) {
     nvmlDeviceArchitecture_t value = NVML_DEVICE_ARCH_UNKNOWN;
     if (e.architecture == nullptr || e.architecture(device, &value) != NVML_SUCCESS) return "";
     return ArchitectureName(value);
   }
 
-  static std::string Clique(const Entries& e, nvmlDevice_t device) {
+  static std::string Clique(const nvml::Library& e, nvmlDevice_t device) {
     nvmlGpuFabricInfoV_t fabric = {};
     fabric.version = nvmlGpuFabricInfo_v3;
     if (e.fabric == nullptr || e.fabric(device, &fabric) != NVML_SUCCESS) return "";
@@ -277,7 +220,7 @@ class DriverNvml final : public NvmlApi {
     return StrCat(hex, ".", fabric.cliqueId);
   }
 
-  static std::set<std::string> NvlinkPeers(const Entries& e, nvmlDevice_t device) {
+  static std::set<std::string> NvlinkPeers(const nvml::Library& e, nvmlDevice_t device) {
     std::set<std::string> peers;
     unsigned count = 0;
     if (e.p2p == nullptr || e.count(&count) != NVML_SUCCESS) return peers;
@@ -292,16 +235,6 @@ class DriverNvml final : public NvmlApi {
     return peers;
   }
 
-  // As sysfs names the card: "0000:65:00.0". NVML's domain has eight digits, and its letters are capitals.
-  static std::string BusId(const Entries& e, nvmlDevice_t device) {
-    nvmlPciInfo_t pci = {};
-    if (e.pci == nullptr || e.pci(device, &pci) != NVML_SUCCESS) return "";
-    std::string bus = pci.busId;
-    if (bus.size() > 12) bus = bus.substr(bus.size() - 12);
-    std::transform(bus.begin(), bus.end(), bus.begin(), [](unsigned char c) { return std::tolower(c); });
-    return bus;
-  }
-
   // sysfs links the card to /sys/devices/pci0000:64/...: the first part below `devices` is its root.
   std::string PcieRoot(const std::string& bus) const {
     if (bus.empty()) return "";
@@ -313,7 +246,7 @@ class DriverNvml final : public NvmlApi {
     return path.substr(begin, path.find('/', begin) - begin);
   }
 
-  int Numa(const Entries& e, nvmlDevice_t device, const std::string& bus) {
+  int Numa(const nvml::Library& e, nvmlDevice_t device, const std::string& bus) {
     if (!bus.empty()) {
       if (auto text = ReadFile(StrCat(sys_, "/bus/pci/devices/", bus, "/numa_node"), 64); text.ok()) {
         return std::atoi(text->c_str());
@@ -327,7 +260,7 @@ class DriverNvml final : public NvmlApi {
     return -1;
   }
 
-  absl::Status EventSet(const Entries& e, nvmlEventSet_t* out) {
+  absl::Status EventSet(const nvml::Library& e, nvmlEventSet_t* out) {
     MutexLock lock(mutex_);
     if (set_ == nullptr) {
       nvmlEventSet_t set = nullptr;
@@ -354,7 +287,7 @@ class DriverNvml final : public NvmlApi {
 
   const std::string library_name_, sys_;
   Mutex mutex_;
-  Entries entries_ SLUICE_GUARDED_BY(mutex_);
+  nvml::Library library_ SLUICE_GUARDED_BY(mutex_);
   nvmlEventSet_t set_ SLUICE_GUARDED_BY(mutex_) = nullptr;
 };
 

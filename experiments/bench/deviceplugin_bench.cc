@@ -16,8 +16,8 @@
 #include <random>
 #include <thread>
 
+#include "common/unix_channel.h"
 #include "deviceplugin.grpc.pb.h"
-#include "deviceplugin/grpc/channel.h"
 #include "deviceplugin/host/files.h"
 #include "test/deviceplugin/fake_kubelet.h"
 #include "test/deviceplugin/plugin_process.h"

@@ -1,5 +1,4 @@
-// The questions of questions.cu about order and processes: frees of memory in use and of the wrong kind, calls beside a
-// capture, IPC.
+// The questions of questions.cu about order: frees of memory in use and of the wrong kind, calls beside a capture.
 #pragma once
 
 #include "questions.h"
@@ -237,6 +236,25 @@ inline const CaptureCall kCaptureCalls[] = {
      }},
 };
 
+// Calls that name the legacy stream, which a blocking stream's capture makes unusable.
+inline const CaptureCall kLegacyCalls[] = {
+    {"attach", CALL(cuStreamAttachMemAsync(CU_STREAM_LEGACY, c.managed, 0, CU_MEM_ATTACH_GLOBAL))},
+    {"attach_unknown_flags", CALL(cuStreamAttachMemAsync(CU_STREAM_LEGACY, c.managed, 0, 64))},
+    {"attach_other", CALL(cuStreamAttachMemAsync(other, c.managed, 0, CU_MEM_ATTACH_GLOBAL))},
+    {"prefetch", CALL(cuMemPrefetchAsync(c.managed, kMiB, OnCard(), 0, CU_STREAM_LEGACY))},
+    {"discard", CALL(Discard(c, CU_STREAM_LEGACY))},
+    {"memset", CALL(cuMemsetD8Async(c.managed, 1, 16, CU_STREAM_LEGACY))},
+    {"free_async", CALL(cuMemFreeAsync(c.pool, CU_STREAM_LEGACY))},
+    {"free_async_managed", CALL(cuMemFreeAsync(c.managed, CU_STREAM_LEGACY))},
+    {"free", CALL(cuMemFree(c.managed))},
+    {"alloc_async", CALL(cuMemAllocAsync(&c.pool, kMiB, CU_STREAM_LEGACY))},
+    {"event_record", CALL(cuEventRecord(c.event, CU_STREAM_LEGACY))},
+    {"wait_event", CALL(cuStreamWaitEvent(CU_STREAM_LEGACY, c.event, 0))},
+    {"sync", CALL(cuStreamSynchronize(CU_STREAM_LEGACY))},
+    {"query", CALL(cuStreamQuery(CU_STREAM_LEGACY))},
+    {"alloc_managed", CALL(cuMemAllocManaged(&c.managed, kMiB, CU_MEM_ATTACH_GLOBAL))},
+};
+
 inline void BesideCapture(const CaptureCall& call) {
   const std::pair<const char*, CUstreamCaptureMode> modes[] = {{"global", CU_STREAM_CAPTURE_MODE_GLOBAL},
                                                                {"thread", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
@@ -269,107 +287,6 @@ inline void BesideCapture(const CaptureCall& call) {
   }
 }
 
-// Bytes between two processes that both use CUDA.
-struct Exchange {
-  int in, out;
-  template <typename T>
-  void Send(const T& value) const {
-    if (write(out, &value, sizeof value) != sizeof value) std::exit(1);
-  }
-  template <typename T>
-  T Receive() const {
-    T value{};
-    if (read(in, &value, sizeof value) != sizeof value) std::exit(1);
-    return value;
-  }
-};
-
-inline void Importer(const Exchange& peer) {
-  StartCuda();
-  const auto handle = peer.Receive<CUipcMemHandle>();
-  const auto offset = peer.Receive<size_t>();  // of the block in its 2 MiB
-  CUdeviceptr p = 0, base = 0, again = 0;
-  size_t size = 0;
-  const CUresult opened = cuIpcOpenMemHandle(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-  Say("open", opened);
-  if (opened != CUDA_SUCCESS) std::exit(0);
-  const CUresult ranged = cuMemGetAddressRange(&base, &size, p);
-  Say("range", "%d base p%+ld size %zu", ranged, static_cast<long>(base - p), size);
-  Say("p_in_2_MiB", "%s", p % (2 * kMiB) == offset ? "as the exporter's" : p % (2 * kMiB) == 0 ? "0" : "other");
-  uint8_t byte = 0;
-  std::string seen;
-  for (size_t i = 0; i < 33; ++i) {
-    const CUresult code = cuMemcpyDtoH(&byte, p + i * 64 * kKiB, 1);
-    seen += code == CUDA_SUCCESS ? " " + std::to_string(byte) : " E" + std::to_string(code);
-  }
-  Say("bytes_from_p_each_64_KiB", "%s", seen.c_str());
-  const CUresult reopened = cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-  Say("open_again", "%d %s", reopened, again == p ? "same address" : "other address");
-  Say("free_of_imported", cuMemFree(p));
-  Say("export_of_imported", [&] {
-    CUipcMemHandle h;
-    return cuIpcGetMemHandle(&h, p);
-  }());
-  Say("close", cuIpcCloseMemHandle(p));
-  Say("close_again", cuIpcCloseMemHandle(p));
-  std::exit(0);
-}
-
-// Four blocks of `bytes`, each full of its number; the second is exported.
-inline void SmallBlocks(size_t bytes) {
-  int to[2], from[2];
-  if (pipe(to) != 0 || pipe(from) != 0) return;
-  const pid_t child = fork();
-  if (child == 0) Importer({to[0], from[1]});
-  StartCuda();
-  CUdeviceptr blocks[4];
-  for (int i = 0; i < 4; ++i) {
-    blocks[i] = Allocate(bytes);
-    NEED(cuMemsetD8(blocks[i], static_cast<unsigned char>(11 + i), bytes));
-  }
-  NEED(cuCtxSynchronize());
-  CUipcMemHandle handle{};
-  Say("get", cuIpcGetMemHandle(&handle, blocks[1]));
-  Say("get_inside", [&] {
-    CUipcMemHandle h;
-    return cuIpcGetMemHandle(&h, blocks[1] + 4096);
-  }());
-  Say("block_in_2_MiB", "%zu KiB", static_cast<size_t>(blocks[1] % (2 * kMiB)) / kKiB);
-  Say("open_of_own", [&] {
-    CUdeviceptr p;
-    return cuIpcOpenMemHandle(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-  }());
-  const Exchange peer{from[0], to[1]};
-  peer.Send(handle);
-  peer.Send(static_cast<size_t>(blocks[1] % (2 * kMiB)));
-  waitpid(child, nullptr, 0);
-}
-
-inline void IpcOfKinds() {
-  CUmemGenericAllocationHandle mapped = 0;
-  void* pinned = nullptr;
-  NEED(cuMemHostAlloc(&pinned, kMiB, 0));
-  const std::pair<const char*, CUdeviceptr> kinds[] = {{"alloc", Allocate(kMiB)},
-                                                       {"managed", Managed(kMiB)},
-                                                       {"pool", OfPool(nullptr, kMiB)},
-                                                       {"made_pool", OfPool(MadePool(), kMiB)},
-                                                       {"vmm", Mapped(2 * kMiB, 2 * kMiB, &mapped)},
-                                                       {"pinned", reinterpret_cast<CUdeviceptr>(pinned)},
-                                                       {"nothing", 0x10000},
-                                                       {"null", 0}};
-  for (const auto& [kind, p] : kinds) {
-    CUipcMemHandle handle{};
-    Say(kind, cuIpcGetMemHandle(&handle, p));
-  }
-  CUevent event = nullptr;
-  CUipcEventHandle shared{};
-  NEED(cuEventCreate(&event, 0));
-  Say("event_with_times", cuIpcGetEventHandle(&shared, event));
-  NEED(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-  Say("event_not_interprocess", cuIpcGetEventHandle(&shared, event));
-  Say("event_interprocess_with_times", cuEventCreate(&event, CU_EVENT_INTERPROCESS));
-}
-
 inline void AskOfOrder() {
   const std::pair<const char*, std::function<CUdeviceptr()>> kinds[] = {{"alloc", [] { return Allocate(kMiB); }},
                                                                         {"managed", [] { return Managed(kMiB); }},
@@ -386,7 +303,10 @@ inline void AskOfOrder() {
   Ask("free.odd", OddFrees);
   Ask("busy", BesideBusyStream);
   for (const CaptureCall& call : kCaptureCalls) Ask(std::string("capture.") + call.name, [&] { BesideCapture(call); });
-  Ask("ipc.kinds", IpcOfKinds);
-  for (const size_t kib : {64, 512, 1024, 2048, 3072})
-    Ask("ipc.blocks_of_" + std::to_string(kib) + "_KiB", [kib] { SmallBlocks(kib * kKiB); }, false);
+  for (const CaptureCall& call : kLegacyCalls) {
+    Ask(std::string("capture_blocking.") + call.name, [&] {
+      NEED(cuStreamCreate(&stream, 0));
+      BesideCapture(call);
+    });
+  }
 }

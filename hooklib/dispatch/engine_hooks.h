@@ -49,8 +49,9 @@ bool IsAnyCaptured();
 bool IsStreamCaptured(CUstream stream, bool per_thread);
 // The driver's answer to an unsafe call of this thread; it breaks the captures that bar one. CUDA_SUCCESS: none does.
 CUresult AskUnsafe();
-// Its answer to a call that this captured stream never takes; it breaks the capture.
-CUresult AskNever(CUstream stream, bool per_thread);
+// Its answer to an unsafe call that names this stream: refused where the stream is captured, where it is the legacy
+// stream beside a captured blocking one, and where AskUnsafe is. It breaks those captures.
+CUresult AskOfStream(CUstream stream, bool per_thread);
 
 // The program was given a driver function that is newer than the table (cuGetProcAddress of `version`, as 13060): a
 // newer signature of one that is intercepted, or a name that the table does not know. Its calls pass the hook by.

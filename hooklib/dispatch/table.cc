@@ -74,9 +74,10 @@ struct Guarded<Defined, kRule, kPerThread, CUresult(Args...)> {
       if constexpr (std::is_same_v<decltype(arg), CUstream>) stream = arg;
     };
     (take(args), ...);
-    const bool is_captured = kRule != Capture::UNSAFE && IsStreamCaptured(stream, kPerThread);
-    if (is_captured) return kRule == Capture::UNSAFE_BESIDE ? CUDA_SUCCESS : AskNever(stream, kPerThread);
-    return kRule == Capture::NEVER ? CUDA_SUCCESS : AskUnsafe();
+    if constexpr (kRule == Capture::UNSAFE) return AskUnsafe();
+    const bool is_served =
+        IsStreamCaptured(stream, kPerThread) ? kRule == Capture::UNSAFE_BESIDE : kRule == Capture::NEVER;
+    return is_served ? CUDA_SUCCESS : AskOfStream(stream, kPerThread);
   }
   static CUresult Call(Args... args) {
     if (IsAnyCaptured()) [[unlikely]] {

@@ -13,7 +13,7 @@ __attribute__((weak)) void* BeginCounted(CUstream, bool) { return nullptr; }
 __attribute__((weak)) bool IsAnyCaptured() { return false; }
 __attribute__((weak)) bool IsStreamCaptured(CUstream, bool) { return false; }
 __attribute__((weak)) CUresult AskUnsafe() { return CUDA_SUCCESS; }
-__attribute__((weak)) CUresult AskNever(CUstream, bool) { return CUDA_SUCCESS; }
+__attribute__((weak)) CUresult AskOfStream(CUstream, bool) { return CUDA_SUCCESS; }
 __attribute__((weak)) void NoteNewerEntry(const char*, int) {}
 __attribute__((weak)) void EndCounted(void*) {}
 __attribute__((weak)) void OnAllocatorReport(void*, long, signed char, signed char) {}

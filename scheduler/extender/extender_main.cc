@@ -104,11 +104,11 @@ int main(int argc, char** argv) {
   }
   if (!listen.empty()) config.listen = listen;
   if (!kubeconfig.empty()) config.kubeconfig = kubeconfig;
-  // The flags pass the same check as the file.
-  const auto checked =
-      sluice::scheduler::ParseExtenderConfig("listen: '" + config.listen + "'\npolicy: '" + config.policy + "'\n",
-                                             config_file.empty() ? "flags" : config_file);
-  if (!checked.ok()) return Fail(checked.status(), 2);
+  if (!sluice::ParseListenAddress(config.listen)) {
+    return Fail(absl::InvalidArgumentError("--listen: '" + config.listen +
+                                           "' is not accepted; accepted: " + sluice::kListenAddressForms),
+                2);
+  }
   if (check) {
     sluice::LogAnswer(LogLevel::kInfo, "the configuration is valid");
     return 0;

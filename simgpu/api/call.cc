@@ -87,7 +87,7 @@ Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_na
     error = d.sticky;
     return;
   }
-  if (kind == kUnsafeInCapture && !d.captures.empty()) error = RefuseInCapture(*this, false);
+  if (kind == kUnsafeInCapture && !d.captures.empty()) error = RefuseInCapture(*this);
 }
 
 namespace {
@@ -161,16 +161,7 @@ CUresult Dispatch(Call& call, CUstream s, Op* op, CUgraphNodeType type, CUgraphN
     if (node_out != nullptr) *node_out = node;
     return CUDA_SUCCESS;
   }
-  if (s->sim->legacy && !TheDriver().captures.empty()) {
-    // Work in the legacy stream would order itself with the capturing ones.
-    for (const auto& c : TheDriver().captures) {
-      for (CUstream joined : c->joined) {
-        if (joined->context == s->context && (joined->flags & CU_STREAM_NON_BLOCKING) == 0) {
-          return CaptureMisuse(call, joined, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-        }
-      }
-    }
-  }
+  if (const CUresult refused = RefuseImplicit(call, s); refused != CUDA_SUCCESS) return refused;
   Sim().Submit(call.lock, s->sim, op);
   return CUDA_SUCCESS;
 }

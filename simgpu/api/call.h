@@ -99,7 +99,8 @@ CUresult WaitInContexts(Call& call, const std::vector<CUcontext>& contexts, CUev
 CUresult Dispatch(Call& call, CUstream s, Op* op, CUgraphNodeType type, CUgraphNode* node = nullptr);
 
 // Capture.
-CUresult RefuseInCapture(Call& call, bool all);  // unsafe calls; invalidates
+CUresult RefuseInCapture(Call& call);             // unsafe calls; invalidates
+CUresult RefuseImplicit(Call& call, CUstream s);  // the legacy stream beside a captured blocking one; invalidates
 CUresult CaptureMisuse(Call& call, CUstream s, CUresult error);
 CUgraphNode AddNode(CUgraph g, CUgraphNodeType type, const CUgraphNode* after, size_t count);
 bool Capturing(CUstream s);
@@ -166,5 +167,16 @@ bool HasSymbol(const char* elf_name);  // in the simulated driver's version
 #define NEED_STREAM(handle)  \
   CUstream stream = nullptr; \
   if (const CUresult wrong = simgpu::ResolveStream((handle), kPerThread, &stream); wrong != CUDA_SUCCESS) return wrong
+// Of a call that queues work in the stream or waits for it.
+#define NEED_QUEUE(handle) \
+  NEED_STREAM(handle);     \
+  if (const CUresult refused = simgpu::RefuseImplicit(call, stream); refused != CUDA_SUCCESS) return refused
+// Of such a call that is unsafe as well: a capture of another stream may bar it. BEGIN comes before, not BEGIN_UNSAFE:
+// the driver looks at the legacy stream first (H100 and H200, driver 580).
+#define NEED_UNSAFE_QUEUE(handle)                                                                     \
+  NEED_QUEUE(handle);                                                                                 \
+  if (!simgpu::TheDriver().captures.empty() && !simgpu::Capturing(stream)) {                          \
+    if (const CUresult barred = simgpu::RefuseInCapture(call); barred != CUDA_SUCCESS) return barred; \
+  }
 
 #endif  // SIMGPU_API_CALL_H_

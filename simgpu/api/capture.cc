@@ -25,7 +25,27 @@ CUresult CaptureMisuse(Call& call, CUstream s, CUresult error) {
   return error;
 }
 
-CUresult RefuseInCapture(Call& call, bool) {
+namespace {
+
+// Work in the legacy stream would order itself with a captured stream that blocks. Null: none does.
+CUstream CapturedBeside(CUstream s) {
+  if (!s->sim->legacy) return nullptr;
+  for (const auto& c : TheDriver().captures) {
+    for (CUstream joined : c->joined) {
+      if (joined->context == s->context && (joined->flags & CU_STREAM_NON_BLOCKING) == 0) return joined;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+CUresult RefuseImplicit(Call& call, CUstream s) {
+  const CUstream joined = CapturedBeside(s);
+  return joined == nullptr ? CUDA_SUCCESS : CaptureMisuse(call, joined, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+}
+
+CUresult RefuseInCapture(Call& call) {
   const CUstreamCaptureMode mine = ThisState().capture_mode;
   if (mine == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
   CUstream broken = nullptr;
@@ -136,15 +156,7 @@ ENTRY(cuStreamIsCapturing, _ptsz, (CUstream s, CUstreamCaptureStatus* status), (
   BEGIN(100);
   NEED_ARG(status != nullptr);
   NEED_STREAM(s);
-  if (stream->sim->legacy) {
-    for (const auto& c : TheDriver().captures) {
-      for (CUstream joined : c->joined) {
-        if (joined->context == stream->context && (joined->flags & CU_STREAM_NON_BLOCKING) == 0) {
-          return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-        }
-      }
-    }
-  }
+  NEED(simgpu::CapturedBeside(stream) == nullptr, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   *status = !simgpu::Capturing(stream)     ? CU_STREAM_CAPTURE_STATUS_NONE
             : stream->capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                            : CU_STREAM_CAPTURE_STATUS_ACTIVE;

@@ -44,6 +44,7 @@ bool ManagedRange(CUdeviceptr p, size_t n) {
 CUresult Prefetch(simgpu::Call& call, CUstream stream, OpKind kind, std::vector<PrefetchRange> ranges, bool discard) {
   if (Sim().profile().concurrent_managed_access == 0) return CUDA_ERROR_INVALID_DEVICE;
   if (simgpu::Capturing(stream)) return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  if (const CUresult refused = simgpu::RefuseImplicit(call, stream); refused != CUDA_SUCCESS) return refused;
   simgpu::HostThread& thread = simgpu::ThisThread();
   const simgpu::Profile& p = Sim().profile();
   Sim().CatchUp(call.lock);

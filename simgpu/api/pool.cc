@@ -102,35 +102,26 @@ void FreeAction(void*, uint64_t p) {
   simgpu::FreeNow(p);
 }
 
-// Another stream's capture forbids stream-ordered allocation as it forbids cuMemAlloc (seen with driver 580).
-#define NEED_NO_CAPTURE(stream)                                                               \
-  if (!TheDriver().captures.empty() && !simgpu::Capturing(stream)) {                          \
-    if (const CUresult r = simgpu::RefuseInCapture(call, false); r != CUDA_SUCCESS) return r; \
-  }
-
 bool ValidPool(CUmemoryPool p) { return p != nullptr && p->magic == kPoolMagic; }
 
 }  // namespace
 
 ENTRY(cuMemAllocAsync, _ptsz, (CUdeviceptr * out, size_t bytes, CUstream s), (out, bytes, s)) {
   BEGIN(Sim().profile().pool_malloc_host_ns);
-  NEED_STREAM(s);
-  NEED_NO_CAPTURE(stream);
+  NEED_UNSAFE_QUEUE(s);
   return AllocFromPool(call, out, bytes, CurrentPool(stream->context->card), stream);
 }
 
 ENTRY(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * out, size_t bytes, CUmemoryPool pool, CUstream s),
       (out, bytes, pool, s)) {
   BEGIN(Sim().profile().pool_malloc_host_ns);
-  NEED_STREAM(s);
-  NEED_NO_CAPTURE(stream);
+  NEED_UNSAFE_QUEUE(s);
   return AllocFromPool(call, out, bytes, pool, stream);
 }
 
 ENTRY(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
   BEGIN(Sim().profile().pool_malloc_host_ns);
-  NEED_STREAM(s);
-  NEED_NO_CAPTURE(stream);
+  NEED_UNSAFE_QUEUE(s);
   if (p == 0) return CUDA_SUCCESS;  // these two: H100, driver 580
   Allocation* a = simgpu::FindAllocation(p);
   NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped && !a->is_freed);

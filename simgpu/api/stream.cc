@@ -137,14 +137,14 @@ CUresult Record(simgpu::Call& call, CUevent e, CUstream stream) {
 
 ENTRY(cuEventRecord, _ptsz, (CUevent e, CUstream s), (e, s)) {
   BEGIN(Sim().profile().event_host_ns);
-  NEED_STREAM(s);
+  NEED_QUEUE(s);
   return Record(call, e, stream);
 }
 
 ENTRY(cuEventRecordWithFlags, _ptsz, (CUevent e, CUstream s, unsigned int flags), (e, s, flags)) {
   BEGIN(Sim().profile().event_host_ns);
   NEED_ARG(flags <= 1);
-  NEED_STREAM(s);
+  NEED_QUEUE(s);
   if (flags == CU_EVENT_RECORD_EXTERNAL && simgpu::Capturing(stream)) {
     CUgraphNode n = simgpu::AddNode(stream->capture->graph, CU_GRAPH_NODE_TYPE_EVENT_RECORD, stream->tail.data(),
                                     stream->tail.size());
@@ -158,7 +158,7 @@ ENTRY(cuEventRecordWithFlags, _ptsz, (CUevent e, CUstream s, unsigned int flags)
 ENTRY(cuStreamWaitEvent, _ptsz, (CUstream s, CUevent e, unsigned int flags), (s, e, flags)) {
   BEGIN(Sim().profile().event_host_ns);
   NEED_ARG(flags <= 1);
-  NEED_STREAM(s);
+  NEED_QUEUE(s);
   NEED(simgpu::ValidEvent(e), CUDA_ERROR_INVALID_HANDLE);
   if (e->capture != nullptr) {
     if (simgpu::Capturing(stream) && stream->capture != e->capture) {
@@ -192,8 +192,8 @@ ENTRY(cuStreamWaitEvent, _ptsz, (CUstream s, CUevent e, unsigned int flags), (s,
 }
 
 ENTRY(cuStreamSynchronize, _ptsz, (CUstream s), (s)) {
-  BEGIN_UNSAFE(Sim().profile().call_host_ns);
-  NEED_STREAM(s);
+  BEGIN(Sim().profile().call_host_ns);
+  NEED_UNSAFE_QUEUE(s);
   if (simgpu::Capturing(stream)) return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   Sim().CatchUp(call.lock);
   if (stream->sim->legacy) {
@@ -207,8 +207,8 @@ ENTRY(cuStreamSynchronize, _ptsz, (CUstream s), (s)) {
 }
 
 ENTRY(cuStreamQuery, _ptsz, (CUstream s), (s)) {
-  BEGIN_UNSAFE(Sim().profile().call_host_ns);
-  NEED_STREAM(s);
+  BEGIN(Sim().profile().call_host_ns);
+  NEED_UNSAFE_QUEUE(s);
   if (simgpu::Capturing(stream)) return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   Sim().CatchUp(call.lock);
   return stream->sim->Busy() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
@@ -267,8 +267,8 @@ ENTRY(cuStreamGetPriority, _ptsz, (CUstream s, int* out), (s, out)) {
 
 ENTRY(cuStreamAttachMemAsync, _ptsz, (CUstream s, CUdeviceptr p, size_t length, unsigned int flags),
       (s, p, length, flags)) {
-  BEGIN_UNSAFE(1000);
-  NEED_STREAM(s);
+  BEGIN(1000);
+  NEED_UNSAFE_QUEUE(s);
   const simgpu::Allocation* a = simgpu::FindAllocation(p);
   NEED_ARG(a != nullptr && a->kind == simgpu::MemoryKind::kManaged && a->base == p &&
            (length == 0 || length == a->requested));

@@ -1,5 +1,5 @@
 // The driver's answers to calls beside a capture that bars unsafe ones, and to those that no capture takes. An H100
-// with driver 580 gave them (experiments/probes/questions_order.h).
+// and an H200 with driver 580 gave them (experiments/probes/questions_order.h).
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -18,6 +18,7 @@ constexpr CUresult kRefused = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 struct Beside {
   CUstream captured = nullptr, other = nullptr;
   CUdeviceptr plain = 0, managed = 0, pool = 0;
+  CUevent event = nullptr;
 };
 using Ask = std::function<CUresult(Beside&)>;
 
@@ -58,15 +59,18 @@ CUdeviceptr New(bool is_managed) {
 }
 
 // The codes of the call and of the capture's end.
-std::pair<CUresult, CUresult> AskBeside(const Ask& call, CUstreamCaptureMode mode, bool elsewhere, bool relaxed) {
+std::pair<CUresult, CUresult> AskBeside(const Ask& call, CUstreamCaptureMode mode, bool elsewhere, bool relaxed,
+                                        unsigned flags = CU_STREAM_NON_BLOCKING) {
   setenv("SIMGPU_CAPTURE", "error", 1);
   Context c;
   Beside b;
-  YES(cuStreamCreate(&b.captured, CU_STREAM_NON_BLOCKING));
+  YES(cuStreamCreate(&b.captured, flags));
   YES(cuStreamCreate(&b.other, CU_STREAM_NON_BLOCKING));
   b.plain = New(false);
   b.managed = New(true);
   YES(cuMemAllocAsync(&b.pool, kMiB, b.other));
+  YES(cuEventCreate(&b.event, 0));
+  YES(cuEventRecord(b.event, b.other));
   YES(cuCtxSynchronize());
   YES(cuStreamBeginCapture(b.captured, mode));
   CUresult answer = CUDA_ERROR_UNKNOWN;
@@ -89,6 +93,7 @@ std::pair<CUresult, CUresult> AskBeside(const Ask& call, CUstreamCaptureMode mod
   if (graph != nullptr) cuGraphDestroy(graph);
   cuCtxSynchronize();
   for (const CUdeviceptr p : {b.plain, b.managed, b.pool}) cuMemFree(p);  // those that the call left
+  cuEventDestroy(b.event);
   cuStreamDestroy(b.captured);
   cuStreamDestroy(b.other);
   return {answer, ended};
@@ -151,6 +156,33 @@ TEST_CASE("no capture takes a discard, a prefetch or an attachment in its stream
     for (const CUstreamCaptureMode mode : kModes) {
       for (const bool elsewhere : {false, true}) {
         for (const bool relaxed : {false, true}) Expect(asked, mode, elsewhere, relaxed, kRefused, true);
+      }
+    }
+  }
+}
+
+TEST_CASE("a capture that blocks the legacy stream breaks at any call that queues there or waits for it") {
+  const CUstream legacy = CU_STREAM_LEGACY;
+  const Case cases[] = {
+      {"alloc_async", [=](Beside& b) { return cuMemAllocAsync(&b.pool, kMiB, legacy); }},
+      {"attach", [=](Beside& b) { return cuStreamAttachMemAsync(legacy, b.managed, 0, CU_MEM_ATTACH_GLOBAL); }},
+      {"attach_unknown_flags", [=](Beside& b) { return cuStreamAttachMemAsync(legacy, b.managed, 0, 64); }},
+      {"fill", [=](Beside& b) { return cuMemsetD8Async(b.managed, 1, 16, legacy); }},
+      {"free_async", [=](Beside& b) { return cuMemFreeAsync(b.pool, legacy); }},
+      {"free_async_managed", [=](Beside& b) { return cuMemFreeAsync(b.managed, legacy); }},
+      {"prefetch", [=](Beside& b) { return cuMemPrefetchAsync(b.managed, kMiB, Card(), 0, legacy); }},
+      {"query", [=](Beside&) { return cuStreamQuery(legacy); }},
+      {"record", [=](Beside& b) { return cuEventRecord(b.event, legacy); }},
+      {"synchronize", [=](Beside&) { return cuStreamSynchronize(legacy); }},
+      {"wait", [=](Beside& b) { return cuStreamWaitEvent(legacy, b.event, 0); }},
+  };
+  for (const Case& asked : cases) {
+    for (const CUstreamCaptureMode mode : kModes) {
+      for (const bool elsewhere : {false, true}) {
+        INFO(asked.name << " in mode " << mode << (elsewhere ? " of another thread" : ""));
+        const auto [answer, ended] = AskBeside(asked.call, mode, elsewhere, false, CU_STREAM_DEFAULT);
+        CHECK(answer == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+        CHECK(ended == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
       }
     }
   }

@@ -71,7 +71,7 @@ class Hook : public sluice::client::Observer {
   }
   // Holds its live bytes as far as the budget allows.
   void FollowLocked(const sluice_budget& b) {
-    sluice_gpu_counters* c = client->Slot(b.uuid);
+    sluice_gpu_slot* c = client->Slot(b.uuid);
     if (c == nullptr || !follow_) return;
     const uint64_t live = __atomic_load_n(&c->live_bytes, __ATOMIC_RELAXED);
     Store(c->budget_bytes, b.budget_bytes);
@@ -101,7 +101,7 @@ bool Command(const std::string& line, Hook& hook, AgentClient& client) {
   std::string word;
   in >> word;
   const sluice_budget last = hook.Last();
-  sluice_gpu_counters* c = last.uuid[0] != '\0' ? client.Slot(last.uuid) : nullptr;
+  sluice_gpu_slot* c = last.uuid[0] != '\0' ? client.Slot(last.uuid) : nullptr;
   if (word == "live" && c != nullptr) {
     uint64_t n = 0;
     in >> n;

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "deviceplugin/grpc/channel.h"
+#include "common/unix_channel.h"
 #include "deviceplugin/host/files.h"
 #include "dra_v1.grpc.pb.h"
 #include "dra_v1beta1.grpc.pb.h"

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "absl/strings/escaping.h"
-#include "deviceplugin/grpc/channel.h"
+#include "common/unix_channel.h"
 #include "deviceplugin/host/files.h"
 #include "sluice/names.h"
 

@@ -19,7 +19,7 @@
 #include <random>
 #include <thread>
 
-#include "deviceplugin/grpc/channel.h"
+#include "common/unix_channel.h"
 #include "deviceplugin/host/files.h"
 #include "test/deviceplugin/kill_point.h"
 #include "test/deviceplugin/rig.h"

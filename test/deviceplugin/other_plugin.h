@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "common/unix_channel.h"
 #include "deviceplugin.grpc.pb.h"
-#include "deviceplugin/grpc/channel.h"
 
 namespace sluice::deviceplugin {
 

@@ -163,7 +163,7 @@ TEST_CASE("cards that appear later are offered; excluded and exclusive ones are 
   CHECK(rig.kubelet.Await([&] { return rig.plugin.Log().find("-c DEFAULT") != std::string::npos; }));
   // An invalid file changes nothing.
   rig.plugin.Configure("exlude: [GPU-0]\n");
-  CHECK(rig.kubelet.Await([&] { return rig.plugin.Log().find("'exlude' is not a setting") != std::string::npos; }));
+  CHECK(rig.kubelet.Await([&] { return rig.plugin.Log().find("exlude: this key is unknown") != std::string::npos; }));
   CHECK(rig.kubelet.AwaitDevices(100));
 }
 

@@ -13,6 +13,7 @@ constexpr size_t kBytes = 1 << 20;
 // The memory and streams of one such call, of its own.
 struct Ground {
   CUstream captured = nullptr, other = nullptr;
+  CUstream named = nullptr;  // of calls in another stream than the captured one
   CUdeviceptr plain = 0, managed = 0, pooled = 0, made = 0;
   CUevent event = nullptr;
   void* host = nullptr;
@@ -40,9 +41,9 @@ CUresult Call(Ground* g, BarredCall call) {
     case BarredCall::kFreeNothing:
       return cuMemFree(0x10000);
     case BarredCall::kAllocAsyncOther:
-      return cuMemAllocAsync(&g->made, kBytes, g->other);
+      return cuMemAllocAsync(&g->made, kBytes, g->named);
     case BarredCall::kFreeAsyncOther:
-      return cuMemFreeAsync(g->pooled, g->other);
+      return cuMemFreeAsync(g->pooled, g->named);
     case BarredCall::kFreeAsyncHere:
       return cuMemFreeAsync(g->pooled, g->captured);
     case BarredCall::kAdvise:
@@ -50,13 +51,13 @@ CUresult Call(Ground* g, BarredCall call) {
     case BarredCall::kPrefetchHere:
       return Prefetch(g->managed, kBytes, g->device, g->captured);
     case BarredCall::kPrefetchOther:
-      return Prefetch(g->managed, kBytes, g->device, g->other);
+      return Prefetch(g->managed, kBytes, g->device, g->named);
     case BarredCall::kAttachHere:
       return cuStreamAttachMemAsync(g->captured, g->managed, 0, CU_MEM_ATTACH_GLOBAL);
     case BarredCall::kQueryOther:
-      return cuStreamQuery(g->other);
+      return cuStreamQuery(g->named);
     case BarredCall::kSynchronizeOther:
-      return cuStreamSynchronize(g->other);
+      return cuStreamSynchronize(g->named);
     case BarredCall::kQueryEvent:
       return cuEventQuery(g->event);
     case BarredCall::kSynchronizeContext:
@@ -70,8 +71,16 @@ CUresult Call(Ground* g, BarredCall call) {
     case BarredCall::kDiscardHere:
       return Discard(g->managed, kBytes, g->captured);
     case BarredCall::kDiscardOther:
-      return Discard(g->managed, kBytes, g->other);
-    case BarredCall::kCalls:
+      return Discard(g->managed, kBytes, g->named);
+    case BarredCall::kAttachOther:
+      return cuStreamAttachMemAsync(g->named, g->managed, 0, CU_MEM_ATTACH_GLOBAL);
+    case BarredCall::kFillOther:
+      return cuMemsetD8Async(g->plain, 2, kBytes, g->named);
+    case BarredCall::kRecordOther:
+      return cuEventRecord(g->event, g->named);
+    case BarredCall::kWaitOther:
+      return cuStreamWaitEvent(g->named, g->event, 0);
+    case BarredCall::kAllCalls:
       break;
   }
   return CUDA_ERROR_UNKNOWN;
@@ -87,11 +96,13 @@ CUresult CallAs(Ground* g, BarredCall call, bool relaxed) {
 
 }  // namespace
 
-CUresult BesideCapture(BarredCall call, CUstreamCaptureMode mode, bool elsewhere, bool relaxed, int device) {
+CUresult BesideCapture(BarredCall call, CUstreamCaptureMode mode, bool elsewhere, bool relaxed, int device,
+                       bool legacy) {
   Ground g;
   g.device = device;
-  TRY(cuStreamCreate(&g.captured, CU_STREAM_NON_BLOCKING));
+  TRY(cuStreamCreate(&g.captured, legacy ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING));
   TRY(cuStreamCreate(&g.other, CU_STREAM_NON_BLOCKING));
+  g.named = legacy ? CU_STREAM_LEGACY : g.other;
   TRY(cuEventCreate(&g.event, CU_EVENT_DISABLE_TIMING));
   TRY(cuMemAlloc(&g.plain, kBytes));
   TRY(cuMemAllocManaged(&g.managed, kBytes, CU_MEM_ATTACH_GLOBAL));
@@ -120,7 +131,7 @@ CUresult BesideCapture(BarredCall call, CUstreamCaptureMode mode, bool elsewhere
   Record("beside a capture: %d, status %d %d, end %d", static_cast<int>(answer), static_cast<int>(asked),
          static_cast<int>(status), static_cast<int>(ended));
   if (graph != nullptr) TRY(cuGraphDestroy(graph));
-  TRY(cuStreamSynchronize(g.other));
+  TRY(cuStreamSynchronize(g.named));
   const bool done = answer == CUDA_SUCCESS;
   if (!done || call != BarredCall::kFree) TRY(cuMemFree(g.plain));
   if (!done || call != BarredCall::kFreeManaged) TRY(cuMemFree(g.managed));

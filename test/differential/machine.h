@@ -191,9 +191,17 @@ enum class BarredCall {
   kFillNow,
   kDiscardHere,
   kDiscardOther,
-  kCalls
+  kCalls,
+  // Of the fourth forms.
+  kAttachOther = kCalls,
+  kFillOther,
+  kRecordOther,
+  kWaitOther,
+  kAllCalls
 };
-CUresult BesideCapture(BarredCall call, CUstreamCaptureMode mode, bool elsewhere, bool relaxed, int device);
+// `legacy`: the captured stream blocks, and the calls name the legacy stream where they name another one.
+CUresult BesideCapture(BarredCall call, CUstreamCaptureMode mode, bool elsewhere, bool relaxed, int device,
+                       bool legacy);
 // In a hooked program on the simulated GPU: an observation of its own if more is resident than the budget allows.
 CUresult CheckBudget();
 

@@ -119,9 +119,16 @@ bool World::Barred(const Op& op, Random& random) {
   if (std::any_of(captures.begin(), captures.end(), [](const Capture& one) { return one.open; })) return false;
   Use(op.thread, op.a);
   const auto count = static_cast<int>(target_.discard ? BarredCall::kCalls : BarredCall::kDiscardHere);
-  const int call = random.Below(count), mode = random.Below(3);
+  int call = random.Below(count);
+  const int mode = random.Below(3);
   const bool elsewhere = random.OneIn(2), relaxed = random.OneIn(4);
-  Emit(kBarred, op.thread, {call, mode, elsewhere, relaxed, contexts[op.a].device});
+  bool legacy = false;
+  if (target_.forms >= 4) {
+    legacy = random.OneIn(2);
+    const auto all = static_cast<int>(BarredCall::kAllCalls), first = static_cast<int>(BarredCall::kCalls);
+    if (random.OneIn(5)) call = first + random.Below(all - first);
+  }
+  Emit(kBarred, op.thread, {call, mode, elsewhere, relaxed, contexts[op.a].device, legacy});
   return true;
 }
 

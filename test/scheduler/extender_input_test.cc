@@ -104,31 +104,32 @@ TEST_CASE("configuration: unknown keys and wrong values are errors") {
   CHECK(ParseExtenderConfig("", "c").ok());
   CHECK(ParseExtenderConfig("listen: 127.0.0.1:1\npolicy: spread\n", "c")->listen == "127.0.0.1:1");
   CHECK(ParseExtenderConfig("listen: \"[::1]:1\"\nmetricsListen: \":9404\"\n", "c").ok());
+  const std::string forms = kListenAddressForms;
   CHECK(error("metricsListen: 9404\n") ==
-        std::string("c: metricsListen is \"9404\", accepted is ") + kListenAddressForms);
+        "c:1: metricsListen: '9404' is not accepted; accepted: " + forms + ", or an empty text for none");
   CHECK(error("polcy: fgd\n") ==
-        "c:1: unknown key \"polcy\"; known are claims, log, otherPods, kubeconfig, listen, metricsListen, policy, "
+        "c:1: polcy: this key is unknown; accepted: claims, kubeconfig, listen, log, metricsListen, otherPods, policy, "
         "volcanoListen");
   CHECK(ParseExtenderConfig("claims: true\n", "c")->claims);
   CHECK(ParseExtenderConfig("otherPods: true\n", "c")->other_pods);
   CHECK_FALSE((ParseExtenderConfig("", "c")->claims || ParseExtenderConfig("", "c")->other_pods));
-  CHECK(error("claims: maybe\n") == "c:1: claims is \"maybe\", accepted are true, false");
-  CHECK(error("claims: [true]\n") == "c:1: claims is \"\", accepted are true, false");
+  CHECK(error("claims: maybe\n") == "c:1: claims: 'maybe' is not accepted; accepted: true, false");
+  CHECK(error("claims: [true]\n") == "c:1: claims: a list is not accepted; accepted: true, false");
   const auto log = ParseExtenderConfig("log: {format: json, level: debug}\n", "c");
   REQUIRE(log.ok());
   CHECK((log->log_format == LogFormat::kJson && log->log_level == LogLevel::kDebug));
-  CHECK(error("log: json\n") == "c:1: log is no mapping, accepted are format, level");
-  CHECK(error("log: {format: xml}\n") == "c:1: log.format is \"xml\", accepted are text, json");
-  CHECK(error("log: {level: loud}\n") == "c:1: log.level is \"loud\", accepted are error, warn, info, debug");
-  CHECK(error("log: {colour: red}\n") == "c:1: unknown key \"log.colour\", accepted are format, level");
-  CHECK(error("policy: tight\n") == "c: policy \"tight\" is unknown; known are look-ahead, fgd, best-fit, spread");
-  for (const char* listen : {"here", "h:70000", "127.0.0.1:70000", "::1:80", "localhost:80"}) {
-    CHECK(error(("listen: \"" + std::string(listen) + "\"\n").c_str()) ==
-          "c: listen is \"" + std::string(listen) + "\", accepted is " + kListenAddressForms);
+  CHECK(error("log: json\n") == "c:1: log: 'json' is not accepted; accepted: a map of keys and values");
+  CHECK(error("log: {format: xml}\n") == "c:1: log.format: 'xml' is not accepted; accepted: text, json");
+  CHECK(error("log: {level: loud}\n") == "c:1: log.level: 'loud' is not accepted; accepted: error, warn, info, debug");
+  CHECK(error("log: {colour: red}\n") == "c:1: log.colour: this key is unknown; accepted: format, level");
+  CHECK(error("claims: true\npolicy: tight\n") ==
+        "c:2: policy: 'tight' is not accepted; accepted: look-ahead, fgd, best-fit, spread");
+  for (const std::string listen : {"here", "h:70000", "127.0.0.1:70000", "::1:80", "localhost:80"}) {
+    CHECK(error(("listen: \"" + listen + "\"\n").c_str()) ==
+          "c:1: listen: '" + listen + "' is not accepted; accepted: " + forms);
   }
-  CHECK(error("- a\n") == "c: the file is no YAML mapping");
-  CHECK(error("policy: [a]\n") == "c: policy is no text");
-  CHECK(error("a: b: c\n").find("c:1: ") == 0);
+  CHECK(error("- a\n") == "c:1: the file: a list is not accepted; accepted: a map of keys and values");
+  CHECK(error("policy: [a]\n") == "c:1: policy: a list is not accepted; accepted: look-ahead, fgd, best-fit, spread");
 }
 
 TEST_CASE("old requests fade, and the policy follows the mix and its name") {

@@ -34,7 +34,7 @@ void ReadHeader(const std::string& line, GoldenCase& c) {
     return line.starts_with(prefix) ? std::optional(line.substr(prefix.size())) : std::nullopt;
   };
   if (const auto text = value("config")) {
-    const auto file = ParseConfig(*text, c.error);
+    const auto file = ParseConfig(*text, "config", c.error);
     if (file) c.config = file->decision;
   } else if (const auto nodes = value("nodes")) {
     const auto documents = ReadManifests(*nodes, c.error);

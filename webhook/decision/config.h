@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/log/log.h"
@@ -97,8 +96,8 @@ struct File {
   LogLevel log_level = LogLevel::kInfo;
 };
 
-// Parses YAML. Unknown keys are errors. nullopt: `error` names the field, its value and the accepted ones.
-std::optional<File> ParseConfig(std::string_view yaml, std::string& error);
+// nullopt: `error` says file, line, key, its value and the accepted ones. `name` is the file's.
+std::optional<File> ParseConfig(const std::string& yaml, const std::string& name, std::string& error);
 
 }  // namespace sluice::webhook
 

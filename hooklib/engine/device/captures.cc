@@ -6,6 +6,7 @@
 #include "common/mutex.h"
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/streams.h"
 
 namespace sluice {
@@ -55,6 +56,10 @@ bool NoteCapture(CUstream stream) {
   return is_new;
 }
 
+void AwaitEngineCalls() {
+  for (const auto& device : Devices()) DeviceLock lock(device->mutex);
+}
+
 void ForgetCapture(CUstream stream) {
   if (g_captures.load(std::memory_order_relaxed) == 0) return;
   const CaptureKey key = KeyOf(stream);
@@ -87,8 +92,8 @@ bool IsStreamCaptured(CUstream stream, bool per_thread) {
 // The modes of all captures and of the calling thread are the driver's. A free of nothing is unsafe, as the other calls
 // are, and does nothing where it is allowed.
 CUresult AskUnsafe() { return OfCaptures(g_real.cuMemFree_v2(0)); }
-// The driver would judge the call's own arguments by the arena.
-CUresult AskNever(CUstream stream, bool per_thread) {
+// A query is unsafe, and looks at its stream first. The driver would judge the call's own arguments by the arena.
+CUresult AskOfStream(CUstream stream, bool per_thread) {
   return OfCaptures(g_real.cuStreamQuery(Named(stream, per_thread)));
 }
 

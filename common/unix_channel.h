@@ -1,25 +1,25 @@
-// A client's channel to one of kubelet's Unix sockets.
-#ifndef SLUICE_DEVICEPLUGIN_GRPC_CHANNEL_H_
-#define SLUICE_DEVICEPLUGIN_GRPC_CHANNEL_H_
+// A gRPC client's channel to a Unix socket: kubelet's, the agent's. Any thread.
+#ifndef SLUICE_COMMON_UNIX_CHANNEL_H_
+#define SLUICE_COMMON_UNIX_CHANNEL_H_
 
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
 #include <string>
 
-namespace sluice::deviceplugin {
+namespace sluice {
 
 inline std::shared_ptr<grpc::Channel> UnixChannel(const std::string& socket) {
   grpc::ChannelArguments arguments;
-  // Go's server refuses a path as authority.
+  // By default gRPC sends the path as authority, which Go's server refuses.
   arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
-  // The global pool would reuse a connection, or its back-off, from before kubelet's restart.
+  // The global pool would reuse a connection, or its back-off, from before the server's restart.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(64 << 20);
   return grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), arguments);
 }
 
-}  // namespace sluice::deviceplugin
+}  // namespace sluice
 
-#endif  // SLUICE_DEVICEPLUGIN_GRPC_CHANNEL_H_
+#endif  // SLUICE_COMMON_UNIX_CHANNEL_H_
