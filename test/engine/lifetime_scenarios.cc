@@ -13,12 +13,13 @@ struct HostFlag {
     void* host = nullptr;
     OK(cuMemHostAlloc(&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
     OK(cuMemHostGetDevicePointer(&address, host, 0));
-    value = static_cast<volatile uint32_t*>(host);
-    *value = 0;
+    value = static_cast<uint32_t*>(host);
+    Set(0);
   }
   void MakeWait(CUstream stream) const { OK(cuStreamWaitValue32(stream, address, 1, CU_STREAM_WAIT_VALUE_GEQ)); }
+  void Set(uint32_t to) const { __atomic_store_n(value, to, __ATOMIC_RELEASE); }  // the GPU reads it at the same time
   CUdeviceptr address = 0;
-  volatile uint32_t* value = nullptr;
+  uint32_t* value = nullptr;
 };
 
 long ResidentKib() {
@@ -42,12 +43,12 @@ SCENARIO(own_discard_of_freed_memory) {
   const HostFlag flag;
   flag.MakeWait(waiting);
   card.Discard(waiting, block, bytes);
-  if (Budget() == 0) *flag.value = 1;  // the driver's own cuMemFree waits for the stream
+  if (Budget() == 0) flag.Set(1);  // the driver's own cuMemFree waits for the stream
   OK(cuMemFree(block));
   const CUdeviceptr next = Alloc(bytes);
   OK(cuMemsetD8Async(next, 0x77, bytes, other));
   OK(cuStreamSynchronize(other));
-  *flag.value = 1;
+  flag.Set(1);
   OK(cuStreamSynchronize(waiting));
   unsigned char first = 0;
   OK(cuMemcpyDtoH(&first, next, 1));
@@ -68,7 +69,7 @@ SCENARIO(stream_ordered_free_does_not_wait) {
   flag.MakeWait(blocked);
   card.Named(blocked, {});
   OK(cuMemFreeAsync(small, freeing));
-  *flag.value = 1;
+  flag.Set(1);
   OK(cuCtxSynchronize());
   Print("done", 1);
 }
@@ -88,7 +89,7 @@ SCENARIO(free_waits_without_a_lock) {
     nanosleep(&pause, nullptr);
     CUdeviceptr block = 0;
     OK(cuMemAllocAsync(&block, 64 * kMiB, user));
-    *flag.value = 1;
+    flag.Set(1);
   });
   OK(cuMemFree(large));
   other.join();

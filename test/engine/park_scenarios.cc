@@ -30,11 +30,11 @@ class Led {
     } else if (word == "queue") {  // an update of the first blocks, behind a wait for "open"
       OK(cuMemHostAlloc(&flag_, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
       OK(cuMemHostGetDevicePointer(&flag_address_, flag_, 0));
-      *static_cast<volatile uint32_t*>(flag_) = 0;
+      __atomic_store_n(static_cast<uint32_t*>(flag_), 0, __ATOMIC_RELEASE);
       OK(cuStreamWaitValue32(stream_, flag_address_, 1, CU_STREAM_WAIT_VALUE_GEQ));
       for (uint64_t i = 0; i < number; ++i) UpdateBlock(i);
     } else if (word == "open") {
-      *static_cast<volatile uint32_t*>(flag_) = 1;
+      __atomic_store_n(static_cast<uint32_t*>(flag_), 1, __ATOMIC_RELEASE);
       OK(cuStreamSynchronize(stream_));
     } else if (word == "capture") {  // begins; the next "end" launches it
       OK(cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_GLOBAL));
