@@ -312,6 +312,11 @@ class Daemon {
       const std::vector<Card> cards = nvml_->Cards();
       if (cards.empty()) error = "NVML lists no GPU";
       node_.SetCards(cards);
+      for (const Card& c : cards) {
+        if (c.cgroup_memory > 0 && small_cards_.insert(c.uuid).second)
+          Log(LogLevel::kWarn, c.uuid + ": the driver limits the agent's cgroup to " + std::to_string(c.cgroup_memory) +
+                                   " bytes of " + std::to_string(c.memory));
+      }
       for (const Card& c : cards) node_.SetUsed(c.uuid, nvml_->UsedBytes(c.uuid));
       node_.Settle();
     }
@@ -351,6 +356,7 @@ class Daemon {
   const std::string alloc_dir_;
   int lock_ = -1;
   std::string card_error_, config_error_;
+  std::set<std::string> small_cards_;  // logged: NVML gives the agent's cgroup a smaller size
   EventLoop loop_;
   Server server_;
   Node node_;

@@ -1,5 +1,5 @@
 // Decides whether clients need tokens to get their requests. The driver's own time slices are equal among contexts with
-// work, and cost less than tokens: so tokens are for clients of which one takes what another is owed. Pure.
+// work, and cost less than tokens: so tokens are for clients of which one takes the time of another. Pure.
 //
 //  - A client is starved when it lacks time, and another one exceeds its request. Both are judged since both have work.
 //  - Where the requests are equal, tokens are left out for a trial. It ends as soon as a client is starved. Each next

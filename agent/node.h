@@ -46,6 +46,7 @@ struct Card {
   std::string uuid, model;
   Bytes memory = 0;
   Bytes driver_reserved = 0;
+  Bytes cgroup_memory = 0;  // the smaller size that NVML gives this process; 0: none
   int numa = -1;
   Bytes link_bytes_per_s = 0;  // of the link to the host, one way, by its generation and width; 0: not known
 };
@@ -174,7 +175,7 @@ class Node {
   std::map<std::string, Bytes> UnmanagedLimits(const std::string& id) const;
   // All processes on GPUs that their containers were not given. Each new one is recorded.
   void SetForeign(std::vector<ForeignProcess> foreign);
-  // A process presents what is another's. `allocation` is its own, where that is known. Counted and recorded.
+  // A process presents another's identity. `allocation` is its own, where that is known. Counted and recorded.
   void Forged(const std::string& allocation, const std::string& text);
   size_t sessions() const { return sessions_.size(); }
   size_t Processes(const std::string& id) const;  // connected to this allocation

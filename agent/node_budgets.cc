@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "agent/node_private.h"
+#include "common/counters_page.h"
 
 namespace sluice::agent {
 namespace {
@@ -23,14 +24,11 @@ sluice_gpu_counters Node::Read(const Session& s, size_t gpu) const {
   sluice_gpu_counters out{};
   if (s.page == nullptr) return out;
   const std::string& uuid = s.allocation->spec.gpus[gpu].uuid;
-  for (const sluice_gpu_counters& slot : s.page->gpu) {
+  for (size_t i = 0; i < SLUICE_MAX_GPUS; ++i) {
+    const sluice_gpu_slot& slot = s.page->gpu[i];
     if (slot.uuid[0] == '\0') break;  // slots are taken in order, and an unread part of the page needs no memory
     if (std::strncmp(slot.uuid, uuid.c_str(), sizeof(slot.uuid)) != 0) continue;
-    // 8-byte loads: the hook writes at the same time, any values.
-    uint64_t words[sizeof(out) / sizeof(uint64_t)];
-    const auto* from = reinterpret_cast<const uint64_t*>(&slot);
-    for (size_t i = 0; i < std::size(words); ++i) words[i] = Load(from[i]);
-    std::memcpy(&out, words, sizeof(out));
+    out = LoadCounters(*s.page, i);
     break;
   }
   SetText(out.uuid, sizeof(out.uuid), uuid);

@@ -40,7 +40,7 @@ std::string Node::Disagreement(const Session& s, const GpuUses& uses, uint64_t n
       return "its hook counts " + settings::HumanBytes(c.unmanaged_bytes) + " of unmanaged memory on GPU " + gpu +
              ", where the driver shows no such process";
     }
-    // A context, its code and what libraries reserve are not the hook's to count.
+    // The hook does not count a context, its code and the memory that libraries reserve.
     if (use->second.bytes > Sum(Sum(c.unmanaged_bytes, c.unmanaged_bytes / 8), kMaxContextBytes)) {
       return "the driver shows " + settings::HumanBytes(use->second.bytes) + " on GPU " + gpu + ", its hook counts " +
              settings::HumanBytes(c.unmanaged_bytes);

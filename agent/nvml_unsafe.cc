@@ -64,11 +64,12 @@ std::vector<Card> Nvml::Cards() const {
     nvmlMemory_v2_t v2{};
     v2.version = nvmlMemory_v2;
     nvmlMemory_t v1{};
+    if (library_->memory(device, &v1) == NVML_SUCCESS) card.memory = v1.total;
     if (library_->memory_v2 && library_->memory_v2(device, &v2) == NVML_SUCCESS) {
-      card.memory = v2.total;
+      // From driver 615 on this may be the limit of the agent's own cgroup.
+      if (v2.total + v2.reserved < card.memory) card.cgroup_memory = v2.total;
+      card.memory = std::max<Bytes>(card.memory, v2.total);
       card.driver_reserved = v2.reserved;
-    } else if (library_->memory(device, &v1) == NVML_SUCCESS) {
-      card.memory = v1.total;
     }
     card.numa = NumaNode(nvml::PciBusId(*library_, device));
     unsigned generation = 0, width = 0;

@@ -73,7 +73,7 @@ absl::Status ClusterReader::Read(const ClusterList& list, const kube::ListSink& 
     options.label_selector = list.selector;
     if (client.ReadList(list.path, options, sink).ok()) return absl::OkStatus();
   }
-  // Also after an error of the proxy: kubectl says best what is wrong with a kubeconfig, a login or a right.
+  // Also after an error of the proxy: kubectl names the fault of a kubeconfig, a login or a right best.
   std::vector<std::string> arguments = {"get"};
   arguments.insert(arguments.end(), list.kubectl.begin(), list.kubectl.end());
   if (!list.selector.empty()) arguments.insert(arguments.end(), {"-l", list.selector});

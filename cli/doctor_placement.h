@@ -15,7 +15,7 @@ struct Finding {
   std::string fix;  // empty: nothing to fix
 };
 
-// Gathers what it uses of nodes and pods, and then judges. One thread may add nodes while another adds pods.
+// Gathers the parts of nodes and pods that it uses, and then judges. One thread may add nodes while another adds pods.
 class PlacementCheck {
  public:
   // `now`: seconds since the epoch. A pod that has waited for less than half a minute is not reported.

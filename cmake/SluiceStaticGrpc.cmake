@@ -2,6 +2,7 @@
 # packages once and makes their targets global, each pointed at the .a that Debian ships beside the .so. Code keeps naming
 # gRPC::grpc++_unsecure, protobuf::libprotobuf, absl::status and so on; mixing archives with the shared objects would give a
 # process two copies of abseil. All our gRPC is on Unix sockets, so the variant without TLS is linked: 5 MB less of text.
+# With ThreadSanitizer the shared objects are linked: test/tsan.supp names uninstrumented code by its file.
 #
 # sluice_carry(TARGET LIB...): copies shared objects that come without an archive (prometheus-cpp::core, ...) under their
 # soname into build/lib, where TARGET finds them by its RPATH. sluice_carry_httplib(TARGET): the same for cpp-httplib.
@@ -54,7 +55,7 @@ macro(sluice_find_grpc)
     foreach(_target IN LISTS _sluice_imported)
       set_target_properties(${_target} PROPERTIES IMPORTED_GLOBAL TRUE)
       if(_target MATCHES "^(gRPC::(grpc|upb|gpr|address_sorting)|absl::|protobuf::libprotobuf|re2::|c-ares::|ZLIB::|yaml-cpp)"
-         AND NOT _target MATCHES "plugin")
+         AND NOT _target MATCHES "plugin" AND NOT SLUICE_SANITIZE MATCHES "thread")
         _sluice_use_archive(${_target})
       endif()
     endforeach()

@@ -1,4 +1,4 @@
-// Brings the node to the state that the configuration asks for, and publishes what it found as a NodeSnapshot. One pass
+// Brings the node to the state that the configuration asks for, and publishes its findings as a NodeSnapshot. One pass
 // reads NVML and pod-resources, installs the hook library, writes CDI specs and removes directories that nothing refers
 // to.
 #ifndef SLUICE_DEVICEPLUGIN_RECONCILER_H_

@@ -26,8 +26,8 @@ struct WatchHandler {
   std::function<void(bool up, const std::string& why)> state;
 };
 
-// Sets `begin`, `item` and `end` for lists that are wanted as a whole. `add` appends what is used of an object, if
-// anything; `replaced` gets the complete list.
+// Sets `begin`, `item` and `end` for lists that are wanted as a whole. `add` appends the used parts of an object, if
+// any; `replaced` gets the complete list.
 template <typename T>
 void CollectLists(WatchHandler& handler, std::function<void(const Json& object, std::vector<T>& list)> add,
                   std::function<void(std::vector<T> list)> replaced) {

@@ -105,6 +105,15 @@ class Checks(unittest.TestCase):
         self.write("kube/a.cc", "// What is a chunk? The unit of residency.\nint a;\n")
         self.passes("prose.py")
 
+    def test_headless_clauses_that_are_objects(self):
+        objects = "// It drops what nobody needs.\nint a;\n// `Size` holds what the card has.\nint b;\n"
+        self.write("kube/a.cc", objects + "// The cards less what the claims take; it asks who serves.\nint c;\n")
+        self.finds(["prose.py"], "kube: 4 headless clauses")
+        self.finds(["prose.py", "--list", "kube"], "kube/a.cc:1: headless", "kube/a.cc:3: headless")
+        fine = "// It says which GPU it drops. The table shows who enforces what. A user who asks gets what share?\n"
+        self.write("kube/a.cc", fine + "int a;\n// It knows what kind of card it is, and serves all who ask.\nint b;\n")
+        self.passes("prose.py")
+
     def test_long_sentences(self):
         self.write("docs/page.md", "Word " * 30 + "end.\n")
         self.finds(["prose.py"], "docs: 31.0 words a sentence")

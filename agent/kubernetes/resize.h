@@ -45,7 +45,7 @@ struct CardUse {
 };
 std::map<std::string, CardUse> UseOfCards(const GivenOut& given, const Pods& pods, const SizeGrants& grants);
 
-// The pod annotation sluice.dev/granted (proto/sluice/names.h). Reading skips what is not of its form.
+// The pod annotation sluice.dev/granted (proto/sluice/names.h). Reading skips entries of another form.
 std::string FormatGranted(const std::map<std::string, SizeGrant>& grants);
 std::map<std::string, GrantedSize> ParseGranted(const std::string& text);
 

@@ -34,7 +34,7 @@ struct Connection {
   Step Send(std::string_view bytes, size_t& sent) const;
   // Appends received bytes to `in`, but for those of a body's end that is cut. Returns how many it kept.
   size_t Keep(const char* bytes, size_t count);
-  // The request at the beginning of `in`. Drops what has come of a body's end that is cut, also from `counted`.
+  // The request at the beginning of `in`. Drops received bytes of a body's end that is cut, also from `counted`.
   Frame NextRequest(const FrameLimits& limits, size_t& counted);
   // Ends the server's side, so that the client reads the reply. A close alone would become a reset if the client still
   // sends.

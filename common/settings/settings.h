@@ -67,7 +67,7 @@ enum class Id {
 
 enum class Change { kLive, kSize, kFixed };
 
-// One row of proto/settings.def, which says what the members mean.
+// One row of proto/settings.def, which explains the members.
 struct Key {
   Id id;
   std::string_view name;
@@ -108,7 +108,7 @@ std::vector<std::string> Conflicts(const Settings& settings, std::string_view pr
 // `from` wins. Settings about the pod alone are left out.
 void Layer(Settings& to, const Settings& from);
 
-// Writes into the BUDGET frame what its rows mark as Sent.
+// Writes the settings whose rows are marked Sent into the BUDGET frame.
 void FillBudget(const Settings& settings, sluice_budget& budget);
 
 struct Parsed {

@@ -15,7 +15,7 @@ namespace sluice {
 // A certificate chain and its key. Immutable, so thread-safe.
 class KeyPair {
  public:
-  // nullptr: `error` says what is wrong (no certificate, a truncated file, a key of another certificate).
+  // nullptr: `error` names the fault (no certificate, a truncated file, a key of another certificate).
   static std::shared_ptr<const KeyPair> Parse(std::string_view certificate_pem, std::string_view key_pem,
                                               std::string& error);
   ~KeyPair();

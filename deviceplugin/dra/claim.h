@@ -1,4 +1,4 @@
-// Decides what a ResourceClaim's allocation means on this node: which cards, which share of each, which settings. Pure.
+// Decides the meaning of a ResourceClaim's allocation on this node: cards, the share of each, settings. Pure.
 #ifndef SLUICE_DEVICEPLUGIN_DRA_CLAIM_H_
 #define SLUICE_DEVICEPLUGIN_DRA_CLAIM_H_
 

@@ -1,4 +1,4 @@
-// Decides what kubelet is told of the cards' health. Pure.
+// Decides the health of cards that kubelet is told. Pure.
 #ifndef SLUICE_DEVICEPLUGIN_DRA_HEALTH_H_
 #define SLUICE_DEVICEPLUGIN_DRA_HEALTH_H_
 

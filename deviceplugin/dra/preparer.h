@@ -1,5 +1,5 @@
 // Prepares claims on this node, and gives them back. Keeps the files of claim_store.h in memory too, and no other
-// account: kubelet says what is in use, the API server what was allocated.
+// account: kubelet names the claims in use, the API server the allocated ones.
 #ifndef SLUICE_DEVICEPLUGIN_DRA_PREPARER_H_
 #define SLUICE_DEVICEPLUGIN_DRA_PREPARER_H_
 
@@ -60,7 +60,7 @@ class Preparer {
   absl::Status CheckAccess(const PreparedClaim& claim, const NodeSnapshot& snapshot) const;
   absl::Status AwaitAgent(const PreparedClaim& claim, Clock::time_point until) const;
   absl::Status Enter(const PreparedClaim& claim, const Inventory& inventory);
-  // Empty, or a sentence about the claims that hold what `claim` needs.
+  // Empty, or a sentence about the claims that hold the units that `claim` needs.
   std::string Excess(const PreparedClaim& claim, const Inventory& inventory,
                      const std::map<std::string, int>& held) const SLUICE_REQUIRES(mutex_);
   // Whether the API server says that the claim is not allocated any more.

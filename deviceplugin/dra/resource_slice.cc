@@ -29,7 +29,7 @@ void AddText(Json& attributes, const char* name, std::string_view text) {
 
 Json Attributes(const Card& card, const std::string& driver, uint64_t reserve) {
   Json out = Json::object();
-  // The capacity of the card without what containers of the device plugin hold: a fraction is a part of this.
+  // The capacity of the card less the bytes of the device plugin's containers: a fraction is a part of this.
   out[claims::kMemoryMiB] = {{"int", MemoryCapacity(card, reserve) / kMiB}};
   AddText(out, "uuid", card.uuid);
   AddText(out, "model", card.model);

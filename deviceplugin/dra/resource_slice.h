@@ -55,7 +55,7 @@ SlicePlan PlanSlices(const SliceInput& input, const std::vector<nlohmann::json>&
 nlohmann::json TaintProbe(const std::string& node);
 bool KeepsTaints(const nlohmann::json& stored);
 
-// Whether the API server kept what the slice says of sharing. It drops fields of a feature gate that is off
+// Whether the API server kept the slice's fields of sharing. It drops fields of a feature gate that is off
 // (DRAConsumableCapacity), and claims then get whole cards.
 bool MayShare(const nlohmann::json& stored);
 

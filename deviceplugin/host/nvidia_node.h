@@ -6,8 +6,8 @@
 
 namespace sluice::deviceplugin {
 
-// A sentence on what shows that NVIDIA's container runtime serves containers: it made this process's container, or the
-// host below `root` has it as the default runtime. Empty: nothing shows it.
+// A sentence on the evidence that NVIDIA's container runtime serves containers: it made this process's container, or
+// the host below `root` has it as the default runtime. Empty: nothing shows it.
 std::string FindNvidiaRuntime(const std::string& root, const std::string& mountinfo = "/proc/self/mountinfo");
 
 // The number of NVIDIA's GPUs on the PCI bus, driver or not. `sys_root` is /sys.

@@ -68,7 +68,7 @@ bool BoundedNvml::Run(std::shared_ptr<Worker>* slot, std::function<void()> call,
     std::thread([worker = *slot, stuck_calls = stuck_calls_] {
       while (auto job = worker->AwaitJob()) {
         job();
-        job = nullptr;  // frees what the call captured, before its caller continues
+        job = nullptr;  // frees the captures of the call, before its caller continues
         if (worker->Finish()) continue;
         stuck_calls->fetch_sub(1);  // abandoned, and the call returned after all
         return;

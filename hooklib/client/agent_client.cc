@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "client/internals.h"
+#include "common/counters_page.h"
 
 namespace sluice::client {
 namespace {
@@ -83,10 +84,10 @@ void AgentClient::Stop() {
   state_.store(State::kStopped);
 }
 
-sluice_gpu_counters* AgentClient::Slot(const char* uuid) {
+sluice_gpu_slot* AgentClient::Slot(const char* uuid) {
   if (page_ == nullptr) return nullptr;
   MutexLock lock(mutex_);
-  for (sluice_gpu_counters& slot : page_->gpu) {
+  for (sluice_gpu_slot& slot : page_->gpu) {
     if (strncmp(slot.uuid, uuid, sizeof(slot.uuid)) == 0) return &slot;
     if (slot.uuid[0] == '\0') {
       CopyText(slot.uuid, sizeof(slot.uuid), uuid);
@@ -94,6 +95,11 @@ sluice_gpu_counters* AgentClient::Slot(const char* uuid) {
     }
   }
   return nullptr;
+}
+
+void AgentClient::Publish(const sluice_gpu_counters& counters) {
+  const sluice_gpu_slot* const slot = Slot(counters.uuid);
+  if (slot != nullptr) StoreCounters(counters, static_cast<size_t>(slot - page_->gpu), page_);
 }
 
 bool AgentClient::SendTokenRequest(const sluice_token& token) {

@@ -64,7 +64,9 @@ class AgentClient {
   // increment during a reconnect may be lost.
   sluice_page* page() { return page_; }
   // The GPU's slot, allocated at the first call; nullptr when all 16 are used. Thread-safe.
-  sluice_gpu_counters* Slot(const char* uuid);
+  sluice_gpu_slot* Slot(const char* uuid);
+  // Stores all counters into the slot of their uuid. Thread-safe.
+  void Publish(const sluice_gpu_counters& counters);
 
   // Queued to the socket without blocking. False: nothing was sent, since the client is not attached or the agent does
   // not read. Thread-safe.

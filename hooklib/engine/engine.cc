@@ -223,10 +223,10 @@ void EnsureStarted() {
   }
   for (const auto& device : Devices()) {
     const sluice_budget budget = device->Budget();
-    SLUICE_LOG(kInfo, "%s: budget %.2f GiB of %.2f GiB, memory-limit %.2f GiB%s%s", device->uuid.c_str(),
-               static_cast<double>(budget.budget_bytes) / 0x1p30, static_cast<double>(device->total_bytes) / 0x1p30,
-               static_cast<double>(budget.limit_bytes) / 0x1p30,
-               device->managed ? "" : "; the budget is a hard limit: ", device->unmanaged_reason);
+    SLUICE_LOG(kInfo, "start gpu=%s budget_bytes=%llu limit_bytes=%llu gpu_bytes=%llu managed=%d reason=\"%s\"",
+               device->uuid.c_str(), static_cast<unsigned long long>(budget.budget_bytes),
+               static_cast<unsigned long long>(budget.limit_bytes),
+               static_cast<unsigned long long>(device->total_bytes), device->managed ? 1 : 0, device->unmanaged_reason);
   }
 }
 

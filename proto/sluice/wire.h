@@ -118,7 +118,7 @@ struct sluice_budget {
   uint64_t granted_bytes;    /* as in sluice_memory */
   /* Fetches and evictions of this process over the link to the host, bytes a second; 0: as many as the link takes. */
   uint64_t link_bytes_per_s;
-  /* 1: the container is parked. The budget is what cannot leave the GPU, tokens is 1, and the hook gives up its token.
+  /* 1: the container is parked. The budget is the pinned memory, tokens is 1, and the hook gives up its token.
    * A TOKEN_REQUEST wakes the container: the agent answers by BUDGET with 0 here. A hook that loses its agent raises
    * its budget to guaranteed_bytes by itself. */
   uint32_t parked;
@@ -126,7 +126,7 @@ struct sluice_budget {
 };
 
 /* The lease of one process on one GPU: the bytes of the container's memory-limit that it may allocate without asking.
- * A charge of n bytes takes n from headroom_bytes, a release adds them; the agent takes back what is not used by the
+ * A charge of n bytes takes n from headroom_bytes, a release adds them; the agent takes back unused bytes by the
  * same atomic operation, while the process runs, is stopped, or lacks CPU time. So an allocation within the headroom
  * needs no call, and unused bytes are never out of reach of the container's other processes.
  *
@@ -207,23 +207,45 @@ struct sluice_frame {
   } u;
 };
 
-/* Counters of one GPU in one process, one a row of counters.def. The hook writes by relaxed atomic stores, the agent
+/* Counters of one GPU in one process, one a row of counters.def. In the page they lie in two parts, since the first one
+ * is full: struct sluice_gpu_slot and struct sluice_gpu_slot_more. The hook writes by relaxed atomic stores, the agent
  * reads; one reading may hold counters of different moments. */
 #define SLUICE_COUNTER_U64 uint64_t
 #define SLUICE_COUNTER_U32 uint32_t
 #define SLUICE_COUNTER_Flag uint32_t
-enum {
-  SLUICE_COUNTER_BYTES = 0
-/* NOLINTNEXTLINE(bugprone-macro-parentheses): a term of the sum */
-#define SLUICE_COUNTER(name, type, ...) +sizeof(SLUICE_COUNTER_##type)
-#include "counters.def"
-};
-#define SLUICE_GPU_COUNTERS_BYTES 272
 struct sluice_gpu_counters {
-  char uuid[SLUICE_UUID_CHARS]; /* empty: the slot is unused, as are those behind it */
+  char uuid[SLUICE_UUID_CHARS];
 #define SLUICE_COUNTER(name, type, ...) SLUICE_COUNTER_##type name;
 #include "counters.def"
-  uint8_t reserved[SLUICE_GPU_COUNTERS_BYTES - SLUICE_UUID_CHARS - SLUICE_COUNTER_BYTES];
+};
+/* NOLINTBEGIN(bugprone-macro-parentheses): terms of a sum */
+enum {
+  SLUICE_COUNTER_BYTES = 0
+#define SLUICE_COUNTER(name, type, ...) +sizeof(SLUICE_COUNTER_##type)
+#define SLUICE_COUNTERS_FIRST
+#include "counters.def"
+};
+enum {
+  SLUICE_COUNTER_MORE_BYTES = 0
+#define SLUICE_COUNTER(name, type, ...) +sizeof(SLUICE_COUNTER_##type)
+#define SLUICE_COUNTERS_MORE
+#include "counters.def"
+};
+/* NOLINTEND(bugprone-macro-parentheses) */
+#define SLUICE_GPU_SLOT_BYTES 272
+struct sluice_gpu_slot {
+  char uuid[SLUICE_UUID_CHARS]; /* empty: the slot is unused, as are those behind it */
+#define SLUICE_COUNTER(name, type, ...) SLUICE_COUNTER_##type name;
+#define SLUICE_COUNTERS_FIRST
+#include "counters.def"
+  uint8_t reserved[SLUICE_GPU_SLOT_BYTES - SLUICE_UUID_CHARS - SLUICE_COUNTER_BYTES];
+};
+#define SLUICE_GPU_SLOT_MORE_BYTES 192
+struct sluice_gpu_slot_more {
+#define SLUICE_COUNTER(name, type, ...) SLUICE_COUNTER_##type name;
+#define SLUICE_COUNTERS_MORE
+#include "counters.def"
+  uint8_t reserved[SLUICE_GPU_SLOT_MORE_BYTES - SLUICE_COUNTER_MORE_BYTES];
 };
 
 /* The shared page: one for each process, made by the agent, zero at first. */
@@ -233,8 +255,9 @@ struct sluice_page {
   uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the hook's last update */
   uint64_t parked;       /* 1: BUDGET has parked the process, and it has launched nothing since */
   uint64_t reserved[5];
-  struct sluice_gpu_counters gpu[SLUICE_MAX_GPUS];
-  struct sluice_lease lease[SLUICE_MAX_GPUS]; /* in the order of the allocation's GPUs */
+  struct sluice_gpu_slot gpu[SLUICE_MAX_GPUS];
+  struct sluice_lease lease[SLUICE_MAX_GPUS];            /* in the order of the allocation's GPUs */
+  struct sluice_gpu_slot_more gpu_more[SLUICE_MAX_GPUS]; /* of the slot with the same number; an older hook leaves 0 */
 };
 
 #define SLUICE_FRAME_BYTES 256
@@ -245,7 +268,8 @@ static_assert(sizeof(struct sluice_budget) == 136, "layout");
 static_assert(sizeof(struct sluice_token) == 96, "layout");
 static_assert(sizeof(struct sluice_processes) == 240, "layout");
 static_assert(sizeof(struct sluice_frame) == SLUICE_FRAME_BYTES, "layout");
-static_assert(sizeof(struct sluice_gpu_counters) == SLUICE_GPU_COUNTERS_BYTES, "layout");
+static_assert(sizeof(struct sluice_gpu_slot) == SLUICE_GPU_SLOT_BYTES, "layout");
+static_assert(sizeof(struct sluice_gpu_slot_more) == SLUICE_GPU_SLOT_MORE_BYTES, "layout");
 static_assert(sizeof(struct sluice_page) <= SLUICE_PAGE_BYTES, "layout");
 
 #endif /* SLUICE_WIRE_H_ */

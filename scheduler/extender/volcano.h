@@ -1,7 +1,7 @@
 // Answers Volcano's scheduler plugin `extender`, so that Volcano places shares of GPUs on cards that have room.
 //
 // Volcano decides in sessions: it allocates pods in memory, gives all of a gang's back if the gang does not fit, and
-// binds what is left by itself. So cards are reserved at `allocate`, and freed at `deallocate`. The pod gets the cards
+// binds the others by itself. So cards are reserved at `allocate`, and freed at `deallocate`. The pod gets the cards
 // as its annotation before Volcano binds it.
 #ifndef SLUICE_SCHEDULER_EXTENDER_VOLCANO_H_
 #define SLUICE_SCHEDULER_EXTENDER_VOLCANO_H_

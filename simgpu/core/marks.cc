@@ -263,10 +263,42 @@ bool Simulator::Mapped(uint64_t address, uint64_t length) {
   return true;
 }
 
+// A GPU accesses an aligned word of host memory as a whole: host threads write and poll such words at the same time.
+template <typename Word>
+static bool IsWord(uint64_t address, uint64_t length) {
+  return length == sizeof(Word) && address % sizeof(Word) == 0;
+}
+
+static void ReadHost(uint64_t address, void* out, uint64_t length) {
+  if (IsWord<uint32_t>(address, length)) {
+    const uint32_t word = __atomic_load_n(reinterpret_cast<const uint32_t*>(address), __ATOMIC_ACQUIRE);
+    std::memcpy(out, &word, sizeof word);
+  } else if (IsWord<uint64_t>(address, length)) {
+    const uint64_t word = __atomic_load_n(reinterpret_cast<const uint64_t*>(address), __ATOMIC_ACQUIRE);
+    std::memcpy(out, &word, sizeof word);
+  } else {
+    std::memcpy(out, reinterpret_cast<const void*>(address), length);
+  }
+}
+
+static void WriteHost(uint64_t address, const void* in, uint64_t length) {
+  if (IsWord<uint32_t>(address, length)) {
+    uint32_t word = 0;
+    std::memcpy(&word, in, sizeof word);
+    __atomic_store_n(reinterpret_cast<uint32_t*>(address), word, __ATOMIC_RELEASE);
+  } else if (IsWord<uint64_t>(address, length)) {
+    uint64_t word = 0;
+    std::memcpy(&word, in, sizeof word);
+    __atomic_store_n(reinterpret_cast<uint64_t*>(address), word, __ATOMIC_RELEASE);
+  } else {
+    std::memcpy(reinterpret_cast<void*>(address), in, length);
+  }
+}
+
 bool Simulator::ReadBytes(uint64_t address, void* out, uint64_t length) {
   auto* to = static_cast<uint8_t*>(out);
   if (!memory_.InArena(address)) {
-    std::memcpy(to, reinterpret_cast<const void*>(address), length);
+    ReadHost(address, to, length);
     return true;
   }
   while (length != 0) {
@@ -283,7 +315,7 @@ bool Simulator::ReadBytes(uint64_t address, void* out, uint64_t length) {
 
 bool Simulator::WriteBytes(uint64_t address, const void* in, uint64_t length) {
   if (!memory_.InArena(address)) {
-    std::memcpy(reinterpret_cast<void*>(address), in, length);
+    WriteHost(address, in, length);
     return true;
   }
   Allocation* a = memory_.Find(address);

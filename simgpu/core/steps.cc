@@ -276,13 +276,7 @@ Simulator::Result Simulator::StepDiscard(Stream* s, Op* op, int64_t t) {
 Simulator::Result Simulator::StepWaitValue(Stream* s, Op* op, int64_t t) {
   const ValueWork& v = op->value;
   uint64_t now = 0;
-  const uint64_t bytes = v.wide ? 8 : 4;
-  if (!memory_.InArena(v.address) && v.address % bytes == 0) {  // a host thread may write it at the same time
-    now = v.wide ? __atomic_load_n(reinterpret_cast<const uint64_t*>(v.address), __ATOMIC_ACQUIRE)
-                 : __atomic_load_n(reinterpret_cast<const uint32_t*>(v.address), __ATOMIC_ACQUIRE);
-  } else if (!ReadBytes(v.address, &now, bytes)) {
-    return {State::kDone, t};
-  }
+  if (!ReadBytes(v.address, &now, v.wide ? 8 : 4)) return {State::kDone, t};
   bool there = false;
   switch (v.flags & 3) {
     case 0:

@@ -242,7 +242,7 @@ TEST_CASE("contents: digests depend on the computation, not on where memory was"
   CHECK(card.Stats().evicted_bytes > 0);
 }
 
-TEST_CASE("host memory stays below two percent of what is simulated") {
+TEST_CASE("host memory stays below two percent of the simulated memory") {
   Card card;
   CUstream s = card.Stream();
   const auto resident = [] {

@@ -82,14 +82,15 @@ class Hook:
 class Agent:
     """An agent in a temporary folder, with a fake GPU of 8 GiB."""
 
-    def __init__(self, config="", gpus=1):
+    def __init__(self, config="", gpus=1, env=()):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="sluice-test-"))
-        self.config, self.gpus, self.p, self.hooks = config, gpus, None, []
+        self.config, self.gpus, self.env, self.p, self.hooks = config, gpus, dict(env), None, []
         (self.dir / "config.yaml").write_text(config)
         self.start()
 
     def start(self):
         env = dict(os.environ, FAKE_NVML_GPUS=str(self.gpus), FAKE_NVML_PROCESSES=str(self.dir / "gpu-processes"))
+        env.update(self.env)
         self.log = open(self.dir / "log", "a")
         self.p = subprocess.Popen(
             [
@@ -184,9 +185,9 @@ class Agent:
 TESTS = []
 
 
-def test(config="", gpus=1):
+def test(config="", gpus=1, env=()):
     def wrap(f):
-        TESTS.append((f.__name__, f, config, gpus))
+        TESTS.append((f.__name__, f, config, gpus, env))
         return f
 
     return wrap
@@ -205,10 +206,10 @@ def read_metrics(port):
 
 def run():
     names, failed, skipped = sys.argv[3:], 0, False
-    for name, f, config, gpus in TESTS:
+    for name, f, config, gpus, env in TESTS:
         if names and name not in names:
             continue
-        agent = Agent(config, gpus)
+        agent = Agent(config, gpus, env)
         try:
             f(agent)
             print("ok      " + name, flush=True)

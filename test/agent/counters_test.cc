@@ -2,8 +2,12 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <cstddef>
+#include <cstring>
+#include <memory>
+#include <string>
 
 #include "common/counter_rules.h"
+#include "common/counters_page.h"
 
 using namespace sluice::agent;  // NOLINT(google-build-using-namespace)
 using sluice::CounterRule;
@@ -44,11 +48,37 @@ TEST_CASE("each counter is summed by its rule, over attached and over ended proc
 }
 
 TEST_CASE("the counters of version 1.0 keep their places on the wire") {
-  CHECK(offsetof(sluice_gpu_counters, generation) == 48);
-  CHECK(offsetof(sluice_gpu_counters, unmanaged_bytes) == 72);
-  CHECK(offsetof(sluice_gpu_counters, launches) == 144);
-  CHECK(offsetof(sluice_gpu_counters, factor) == 216);
-  CHECK(offsetof(sluice_gpu_counters, fault_exact) == 220);
-  CHECK(offsetof(sluice_gpu_counters, kernel_estimated_ns) == 224);
-  CHECK(offsetof(sluice_gpu_counters, newer_entries) == 232);
+  CHECK(offsetof(sluice_gpu_slot, generation) == 48);
+  CHECK(offsetof(sluice_gpu_slot, unmanaged_bytes) == 72);
+  CHECK(offsetof(sluice_gpu_slot, launches) == 144);
+  CHECK(offsetof(sluice_gpu_slot, factor) == 216);
+  CHECK(offsetof(sluice_gpu_slot, fault_exact) == 220);
+  CHECK(offsetof(sluice_gpu_slot, kernel_estimated_ns) == 224);
+  CHECK(offsetof(sluice_gpu_slot, newer_entries) == 232);
+  CHECK(offsetof(sluice_page, gpu) == 64);
+  CHECK(offsetof(sluice_page, lease) == 64 + SLUICE_MAX_GPUS * 272);
+}
+
+TEST_CASE("the counters of the second part lie behind the leases, where an older agent reads nothing") {
+  CHECK(offsetof(sluice_page, gpu_more) == offsetof(sluice_page, lease) + SLUICE_MAX_GPUS * sizeof(sluice_lease));
+  CHECK(offsetof(sluice_gpu_slot_more, peak_live_bytes) == 0);
+  CHECK(offsetof(sluice_gpu_slot_more, map_ns) == 48);
+}
+
+TEST_CASE("each counter is read from the page as it was stored, and no slot touches another one") {
+  auto page = std::make_unique<sluice_page>();
+  sluice_gpu_counters stored{};
+  uint32_t value = 0;
+#define SLUICE_COUNTER(name, ...) stored.name = ++value;
+#include "counters.def"
+  std::strcpy(page->gpu[1].uuid, "GPU-b");
+  sluice::StoreCounters(stored, 1, page.get());
+  const sluice_gpu_counters read = sluice::LoadCounters(*page, 1);
+  const sluice_gpu_counters before = sluice::LoadCounters(*page, 0), after = sluice::LoadCounters(*page, 2);
+#define SLUICE_COUNTER(name, ...)  \
+  CHECK(read.name == stored.name); \
+  CHECK(before.name == 0);         \
+  CHECK(after.name == 0);
+#include "counters.def"
+  CHECK(std::string(page->gpu[1].uuid) == "GPU-b");
 }

@@ -131,7 +131,7 @@ TEST_CASE("tokens end when the driver has become fair") {
   CHECK(gpu.TokensBetween(40 * kSec, 200 * kSec) == 0);
 }
 
-TEST_CASE("what estimates do not tell is measured once after a window, and then seldom") {
+TEST_CASE("time that estimates miss is measured once after a window, and then seldom") {
   // The neighbour's kernels are so long that it gets nearly all of the time, and both always wait for the GPU.
   Gpu unfair(
       {{500000, 0.5, 0.8, 1.0, 0, UINT64_MAX / 2, 2 * kMs}, {500000, 0.5, 0.2, 1.0, 0, UINT64_MAX / 2, kMs / 5}});

@@ -42,20 +42,47 @@ class Hook : public sluice::client::Observer {
   void OnLost() noexcept override { Print("lost"); }
   void OnRefused(const char* reason) noexcept override { Print(std::string("refused ") + reason); }
 
-  // Holds its live bytes as far as the budget allows.
-  void Follow(const sluice_budget& b) {
-    sluice_gpu_counters* c = client->Slot(b.uuid);
-    if (c == nullptr || !follow) return;
-    Store(c->budget_bytes, b.budget_bytes);
-    Store(c->resident_bytes, c->live_bytes < b.budget_bytes ? c->live_bytes : b.budget_bytes);
-    Store(c->generation, b.generation);
-    last = b;
+  // The last budget that it followed.
+  sluice_budget Last() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return last_;
+  }
+  void FollowAgain() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    FollowLocked(last_);
+  }
+  void SetFollow(bool follow) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    follow_ = follow;
+  }
+  // The client's thread is not in the child: it must hold no lock there.
+  pid_t Fork() {
+    const std::scoped_lock lock(mutex_, g_print);
+    return fork();
   }
   static void Store(uint64_t& to, uint64_t value) { __atomic_store_n(&to, value, __ATOMIC_RELAXED); }
 
   AgentClient* client = nullptr;
-  bool follow = true;
-  sluice_budget last{};
+
+ private:
+  void Follow(const sluice_budget& b) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    FollowLocked(b);
+  }
+  // Holds its live bytes as far as the budget allows.
+  void FollowLocked(const sluice_budget& b) {
+    sluice_gpu_slot* c = client->Slot(b.uuid);
+    if (c == nullptr || !follow_) return;
+    const uint64_t live = __atomic_load_n(&c->live_bytes, __ATOMIC_RELAXED);
+    Store(c->budget_bytes, b.budget_bytes);
+    Store(c->resident_bytes, live < b.budget_bytes ? live : b.budget_bytes);
+    Store(c->generation, b.generation);
+    last_ = b;
+  }
+
+  std::mutex mutex_;  // the client's thread and the commands
+  bool follow_ = true;
+  sluice_budget last_{};
 };
 
 //   live N            live bytes of the last GPU, and one launch
@@ -73,13 +100,14 @@ bool Command(const std::string& line, Hook& hook, AgentClient& client) {
   std::istringstream in(line);
   std::string word;
   in >> word;
-  sluice_gpu_counters* c = hook.last.uuid[0] != '\0' ? client.Slot(hook.last.uuid) : nullptr;
+  const sluice_budget last = hook.Last();
+  sluice_gpu_slot* c = last.uuid[0] != '\0' ? client.Slot(last.uuid) : nullptr;
   if (word == "live" && c != nullptr) {
     uint64_t n = 0;
     in >> n;
     Hook::Store(c->live_bytes, n);
     Hook::Store(c->launches, c->launches + 1);
-    hook.Follow(hook.last);
+    hook.FollowAgain();
   } else if (word == "touched" && c != nullptr) {
     uint64_t n = 0;
     in >> n;
@@ -95,9 +123,11 @@ bool Command(const std::string& line, Hook& hook, AgentClient& client) {
     in >> n;
     Hook::Store(c->unmanaged_bytes, n);
   } else if (word == "follow") {
-    in >> hook.follow;
+    bool follow = true;
+    in >> follow;
+    hook.SetFollow(follow);
   } else if (word == "fork") {
-    const pid_t child = fork();
+    const pid_t child = hook.Fork();
     if (child == 0) {
       close(STDOUT_FILENO);
       sleep(60);
@@ -105,7 +135,7 @@ bool Command(const std::string& line, Hook& hook, AgentClient& client) {
     }
     Print("child " + std::to_string(child));
   } else if (word == "attach-child") {
-    const pid_t child = fork();
+    const pid_t child = hook.Fork();
     if (child == 0) {
       client.Start(3000);
       Print(std::string("child ") + (client.attached() ? "attached" : "not attached"));
@@ -122,7 +152,7 @@ bool Command(const std::string& line, Hook& hook, AgentClient& client) {
                       text.c_str());
   } else if (word == "request" || word == "release") {
     sluice_token t{};
-    std::memcpy(t.uuid, hook.last.uuid, sizeof(t.uuid));
+    std::memcpy(t.uuid, last.uuid, sizeof(t.uuid));
     in >> t.id >> t.used_ns;
     t.burst_ns = t.used_ns;
     word == "request" ? client.SendTokenRequest(t) : client.SendTokenRelease(t);

@@ -1,7 +1,8 @@
 /* A libnvidia-ml.so.1 for tests of the agent: $FAKE_NVML_GPUS GPUs (default 1) of $FAKE_NVML_BYTES (default 8 GiB). The
  * file $FAKE_NVML_PROCESSES lists the processes on them; without the file the driver lists none. With $FAKE_NVML_LIMITS
- * it can limit the memory of cgroups, as drivers from 615 on, and appends "INDEX CGROUP SOFT HARD" to that file. simgpu
- * has a faithful NVML; this one needs no state. */
+ * it can limit the memory of cgroups, as drivers from 615 on, and appends "INDEX CGROUP SOFT HARD" to that file. With
+ * $FAKE_NVML_CGROUP_BYTES the newer memory info gives these bytes, as in a limited cgroup. simgpu has a faithful NVML;
+ * this one needs no state. */
 #include <nvml.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,6 +47,12 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t* m) {
   m->used = 1 << 20;
   m->free = m->total - m->used;
   return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t d, nvmlMemory_v2_t* m) {
+  (void)d;
+  m->total = Number("FAKE_NVML_CGROUP_BYTES", 0);
+  m->reserved = 0;
+  return m->total > 0 ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 /* The next process of the file on the GPU: "PID[@GPU][:BYTES[:BUSY PERCENT]]", by default on GPU 0. 0: none is left. */
 static int Next(FILE* f, size_t gpu, unsigned* pid, unsigned long long* bytes, unsigned* busy) {

@@ -74,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         node.Received(s, bytes, take(bytes, more), now);
         break;
       case 2:
-        if (port.open[s]) take(&pages[s - 1].gpu[0], sizeof(sluice_gpu_counters));
+        if (port.open[s]) take(&pages[s - 1].gpu[0], sizeof(sluice_gpu_slot));
         break;
       default:
         take(&more, 1);

@@ -183,6 +183,16 @@ def each_attach_is_timed_once(a):
     assert all(x[1] <= y[1] for x, y in itertools.pairwise(buckets)) and len(buckets) == 17, buckets
 
 
+@test(config="metrics: {listen: '127.0.0.1:0'}\n", env={"FAKE_NVML_CGROUP_BYTES": str(4 * GIB)})
+def a_limit_on_the_agents_own_cgroup_leaves_the_card_its_size(a):
+    """From driver 615 on NVML may give the cgroup's size; the older call still gives the card's."""
+    port = metrics_port(a)
+    size = f'sluice_gpu_memory_bytes{{gpu="{UUID % 0}"}} {8 * GIB}'
+    wait_for("the card's size", lambda: size in read_metrics(port))
+    text = (a.dir / "log").read_text()
+    assert text.count("the driver limits the agent's cgroup") == 1, text
+
+
 @test()
 def alert_rules_use_metrics_that_exist(a):
     rules = (ROOT / "agent" / "alerts.yaml").read_text()

@@ -16,7 +16,7 @@ struct ParkWorld : World {
   // The process follows its newest budget, and launches nothing.
   void Idle(SessionId s, Bytes live, Bytes plain = kPlain) {
     const sluice_budget* b = port.Budget(s);
-    sluice_gpu_counters& c = pages[s].gpu[0];
+    sluice_gpu_slot& c = pages[s].gpu[0];
     std::strcpy(c.uuid, "GPU-a");
     c.live_bytes = live;
     c.unmanaged_bytes = plain;
@@ -90,7 +90,7 @@ struct ParkWorld : World {
 
 }  // namespace
 
-TEST_CASE("a parked container lends all but what cannot leave, and its launches need a token") {
+TEST_CASE("a parked container lends all but its pinned bytes, and its launches need a token") {
   ParkWorld w;
   w.Halves();
   REQUIRE(w.port.Budget(1)->budget_bytes == 4 * kGiB);

@@ -76,7 +76,7 @@ TEST_CASE("an opportunistic container has no guarantee, and takes no units") {
   CHECK(w.port.Budget(1)->tokens == 1);
 }
 
-TEST_CASE("an opportunistic container gets what owners do not use, and gives it back when one wakes") {
+TEST_CASE("an opportunistic container gets memory that owners do not use, and gives it back when one wakes") {
   PriorityWorld w;
   w.Allocate("owner", 100);
   w.AllocateOpportunistic("guest", 50);
@@ -128,7 +128,7 @@ TEST_CASE("guaranteed borrowers come before opportunistic ones, and less than th
   CHECK(ledger.Find(3)->budget == kMin);
 }
 
-TEST_CASE("opportunistic containers share what is left, and the youngest waits where it is too little for all") {
+TEST_CASE("opportunistic containers share the rest, and the youngest waits where it is too little for all") {
   Ledger ledger(8 * kGiB, {.lending = Lending::kOff, .floor_percent = 10, .step = 1});
   ledger.SetGroup(1, 6 * kGiB, 75);
   ledger.SetOpportunistic(2, 25);

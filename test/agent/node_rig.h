@@ -63,7 +63,7 @@ struct World {
   // The process follows its newest budget and holds as much of `live` as that allows.
   void Follow(SessionId s, Bytes live) {
     const sluice_budget* b = port.Budget(s);
-    sluice_gpu_counters& c = pages[s].gpu[0];
+    sluice_gpu_slot& c = pages[s].gpu[0];
     std::strcpy(c.uuid, "GPU-a");
     c.live_bytes = live;
     c.launches++;

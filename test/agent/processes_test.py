@@ -22,10 +22,10 @@ def killed_parent_with_a_running_child_is_released(a):
     child = int(h.expect("child")[1])
     h.end()
     start = time.monotonic()
-    wait_for("release", lambda: not a.allocation("one")["processes"], 5)
+    wait_for("release", lambda: not a.allocation("one")["processes"], 10)
     took = time.monotonic() - start
     os.kill(child, signal.SIGKILL)
-    assert took < 1.0, took
+    assert took < (5.0 if a.sanitized() else 1.0), took
 
 
 @test()

@@ -73,7 +73,7 @@ TEST_CASE("pods whose annotations give their units have no answer, and their GPU
   CHECK(!w.File()[0].contains("grown"));
 }
 
-TEST_CASE("growth gets what the GPU has free, and no other pod gets it then") {
+TEST_CASE("growth gets the free memory of the GPU, and no other pod gets it then") {
   World w({"GPU-1", "GPU-2"});
   w.Run("a", "GPU-1", 0, 50, Fraction("0.5"));
   w.Run("b", "GPU-1", 50, 20, Fraction("0.2"));
@@ -138,7 +138,7 @@ TEST_CASE("a share of several GPUs grows as far as all of them have room") {
   CHECK(w.pods["a"].facts.containers.front().cards == 2);
 }
 
-TEST_CASE("a shrunk pod keeps its units, and another one may grow into what it left") {
+TEST_CASE("a shrunk pod keeps its units, and another one may grow into the rest") {
   World w({"GPU-1"});
   w.Run("a", "GPU-1", 0, 50, Fraction("0.3"));
   w.Run("b", "GPU-1", 50, 50, Fraction("0.7"));
@@ -196,7 +196,7 @@ TEST_CASE("growth leaves the reservations of pods that are about to start") {
   CHECK(w.Percent("a") == 70);
 }
 
-TEST_CASE("who grew first keeps it, also over a restart of the agent") {
+TEST_CASE("the share that grew first keeps its size, also over a restart of the agent") {
   World w({"GPU-1"});
   w.Run("a", "GPU-1", 0, 30, Fraction("0.3"));
   w.Run("b", "GPU-1", 30, 30, Fraction("0.6"));

@@ -100,7 +100,7 @@ class Selectors(unittest.TestCase):
 
 
 class Names(unittest.TestCase):
-    def test_what_kubectl_sluice_looks_for(self):
+    def test_kubectl_sluice_finds_the_objects_of_the_chart(self):
         """cli/cluster_agents.cc: the webhook's name never changes; its configuration tells the label of the pods."""
         for settings in ((), ("nameOverride=gpu-share",), ("fullnameOverride=x",)):
             objects = render(*settings)

@@ -271,7 +271,7 @@ class Settings(unittest.TestCase):
 
 
 class Manifests(unittest.TestCase):
-    def test_manifests_are_what_the_chart_renders(self):
+    def test_manifests_equal_the_rendered_chart(self):
         result = subprocess.run(
             [ROOT / "scripts" / "manifests", "--check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

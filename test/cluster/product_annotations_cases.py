@@ -139,7 +139,7 @@ class Annotations:
         finally:
             p.kubectl("-n", SPACE, "delete", "deployment", "web", "--wait=true", check=False)
 
-    def test_what_a_claim_cannot_carry_is_denied(self):
+    def test_settings_that_a_claim_cannot_carry_are_denied(self):
         def denied(pod):
             result = p.apply(pod, SPACE, check=False)
             self.assertNotEqual(result.returncode, 0)
@@ -156,7 +156,7 @@ class Annotations:
         # The same manifest again changes nothing.
         self.assertIn("unchanged", p.apply(p.idle_pod("fixed", HALF), SPACE).stdout)
 
-    def test_templates_are_made_for_real_pods_only_and_are_what_they_seem(self):
+    def test_templates_are_made_for_real_pods_only_and_forged_ones_are_refused(self):
         pod = yaml.safe_dump(p.idle_pod("dry", {"sluice.dev/gpu-memory": "3Gi"}))
         out = p.run("kubectl", "-n", SPACE, "create", "--dry-run=server", "-o", "json", "-f", "-", text=pod).stdout
         name = json.loads(out)["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]

@@ -106,7 +106,7 @@ class Claims(Annotations, Places, unittest.TestCase):
     def nodes_inside(self, name):
         return len(self.inside(name, "bash", "-c", "ls /dev/nvidia[0-9]* 2>/dev/null; true").split())
 
-    def test_every_example_is_given_what_it_asks_for(self):
+    def test_every_example_is_given_its_request(self):
         # Cards that the pod sees, and bytes on each of them; None: no share.
         expected = {
             "alternatives.yaml": (1, 40 * GIB),

@@ -271,7 +271,7 @@ class CardsUnseen(Rig):
 
     extender = False
 
-    def test_the_node_refuses_what_no_card_holds(self):
+    def test_the_node_refuses_a_size_that_no_card_holds(self):
         for i in range(2):
             self.job(f"large-{i}", "0.6")
             self.becomes(f"large-{i}", 1)

@@ -214,6 +214,7 @@ TEST_CASE("replies that no one reads hold neither all connections nor much memor
   HttpOptions options = Loopback();
   options.max_connections = 16;
   options.max_unread_bytes = 24 << 20;
+  options.queue_timeout = 60s;  // a sanitizer takes a quarter of a second for each of these replies
   std::atomic<int> displaced{0};
   options.on_refused = [&](const char* reason) { displaced += std::string_view(reason) == "displaced"; };
   HttpServer server(options);
@@ -226,6 +227,7 @@ TEST_CASE("replies that no one reads hold neither all connections nor much memor
 TEST_CASE("a client's unread replies close none of another client that reads slowly") {
   HttpOptions options = Loopback();
   options.max_unread_bytes = 24 << 20;
+  options.queue_timeout = 60s;  // a sanitizer takes a quarter of a second for each of these replies
   std::atomic<int> displaced{0};
   options.on_refused = [&](const char* reason) { displaced += std::string_view(reason) == "displaced"; };
   HttpServer server(options);

@@ -328,7 +328,7 @@ TEST_CASE("cards that must not be shared are listed with the fix") {
   CHECK(b.A().reason == "excluded");
 }
 
-TEST_CASE("settings: unknown keys and bad values are refused with what is accepted") {
+TEST_CASE("settings: unknown keys and bad values are refused with the accepted ones") {
   CHECK(ParseConfig("", "f").ok());
   const auto good = ParseConfig("driverAccess: own\nexclude: [GPU-a]\npollMs: 100\nmetricsAddress: ':9404'\n", "f");
   REQUIRE(good.ok());

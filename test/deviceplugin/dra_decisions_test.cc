@@ -159,7 +159,7 @@ TEST_CASE("a prepared claim's files say the same when they are read again") {
 
 SliceInput Node() { return {"node-1", "node-uid", TwoCards(), kGiB, {}, false}; }
 
-TEST_CASE("the slice lists each healthy card with what claims may consume of it") {
+TEST_CASE("the slice lists each healthy card with the capacity that claims may consume") {
   SliceInput input = Node();
   input.inventory.cards[0].reserved_bytes = kGiB / 2;
   input.inventory.cards[0].architecture = "Hopper";

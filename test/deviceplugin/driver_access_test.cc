@@ -29,7 +29,7 @@ AccessFacts Facts(const std::string& setting) {
   return facts;
 }
 
-TEST_CASE("auto takes what gives containers a libcuda") {
+TEST_CASE("auto takes the source that gives containers a libcuda") {
   const std::vector<Card> cards = {HealthyCard("GPU-a"), HealthyCard("GPU-b")};
   AccessFacts facts = Facts("auto");
   SECTION("CDI specs by UUID") {

@@ -30,6 +30,8 @@ class Runner:
         self.options = options
         self.build = pathlib.Path(options.build).resolve()
         self.program = str(self.build / "test" / "differential_programs")
+        # With a sanitizer the engine is part of the program (cmake/SluiceEngineInProgram.cmake).
+        self.is_sanitized = "SLUICE_SANITIZE:STRING=\n" not in (self.build / "CMakeCache.txt").read_text()
 
     def environment(self, mode):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_", "LD_", "ULMS_"))}
@@ -39,13 +41,18 @@ class Runner:
         env["SIMGPU_CAPTURE"] = "error"
         if "ASAN_OPTIONS" in env:  # a random program ends with its objects, and a search for leaks takes a second
             env["ASAN_OPTIONS"] += ":detect_leaks=0"
+        if self.is_sanitized:
+            env["SLUICE_DISABLE"] = "1"
         # Longer than a program takes on a busy machine.
-        env["SIMGPU_DEADLOCK_MS"] = "10000"
+        env["SIMGPU_DEADLOCK_MS"] = "50000" if self.is_sanitized else "10000"
         if MODES[mode] is not None:
             env["SLUICE_GPU_MEMORY"] = str(MODES[mode])
             if mode == "evicts by requests":
                 env["SIMGPU_REQUESTS"] = "threads"
-            env["LD_PRELOAD"] = str(self.build / "lib" / "libsluice.so")
+            if self.is_sanitized:
+                del env["SLUICE_DISABLE"]
+            else:
+                env["LD_PRELOAD"] = str(self.build / "lib" / "libsluice.so")
         return env
 
     def arguments(self):
@@ -59,6 +66,7 @@ class Runner:
             "--textures",
             "--forms",
             str(self.options.forms),
+            *(["--seconds", "150"] if self.is_sanitized else []),
             *self.options.features,
         ]
 
@@ -79,7 +87,7 @@ class Runner:
 
     def differs(self, seed, mode, dropped):
         """The first difference of one program with the operations `dropped` left out; None where there is none."""
-        more = ["--text", "--seconds", "20"]
+        more = ["--text"] if self.is_sanitized else ["--text", "--seconds", "20"]
         if dropped:
             more += ["--drop", ",".join(map(str, sorted(dropped)))]
         expected, _ = self.run("unhooked", seed, seed, *more)
@@ -88,7 +96,10 @@ class Runner:
         actual, err = self.run(mode, seed, seed, *more)
         if expected[seed] == actual[seed]:
             return None
-        misuse = "\n".join(line for line in err.splitlines() if "misuse" in line or "sluice" in line)[-1500:]
+        if self.is_sanitized and "SUMMARY: " in err:
+            misuse = err[-6000:]
+        else:
+            misuse = "\n".join(line for line in err.splitlines() if "misuse" in line or "sluice" in line)[-1500:]
         for want, got in zip(expected[seed], actual[seed]):
             if (want != got and not LINE.match(want)) or not got.startswith(f"{seed} ok"):
                 return f"unhooked: {want}\nhooked:   {got}\n{misuse}"

@@ -26,6 +26,7 @@ from engine_agent import (
     welcome,
 )
 from engine_rig import LARGE, MIB, SMALL, expect, main, run, start, test
+from messages import REFUSED
 
 
 @test
@@ -96,7 +97,7 @@ def a_share_that_others_still_hold_is_waited_for():
             "a share that is not returned: one allocation is refused after the wait, the next at once",
             str(hooked),
         )
-        expect("out of memory" in hooked.err, "the refusal is logged", hooked.err)
+        expect(REFUSED.search(hooked.err), "the refusal is logged", hooked.err)
 
 
 @test

@@ -1,9 +1,9 @@
 """Settings, the exit line and warnings: diagnostics_test.py BUILD [NAME...] | --list"""
 
 import os
-import re
 import sys
 
+import messages
 from engine_rig import DEBUG, GIB, LARGE, SMALL, Skipped, expect, is_sanitized, main, run, test
 
 ITERATIONS = "many_iterations_over_blocks"
@@ -53,7 +53,7 @@ def wrong_variables():
     expected = run(probe).out
     for name, value in WRONG.items():
         hooked = run(probe, LARGE, env={name: value})
-        logged = lines_with(hooked.err, "sluice: ERROR ")
+        logged = messages.lines(messages.WRONG_VALUE, hooked.err)
         expect(
             len(logged) == 1 and name in logged[0] and f"'{value}'" in logged[0] and "accepted" in logged[0],
             f"{name}={value}: one line with name, value and the accepted values",
@@ -67,7 +67,7 @@ def wrong_variables():
         str(limited),
     )
     both = run(probe, LARGE, env={"SLUICE_GPU_FRACTION": "0.5", "SLUICE_MEMORY_LIMIT": "1Gi"})
-    logged = lines_with(both.err, "sluice: ERROR ")
+    logged = messages.lines(messages.WRONG_VALUE, both.err)
     expect(
         len(logged) == 2 and "accepted: one of the two" in logged[0] and "at least the budget" in logged[1],
         "variables that contradict each other",
@@ -75,17 +75,14 @@ def wrong_variables():
     )
     no_agent = {"SLUICE_SOCKET": "/nonexistent/agent.sock"}
     alone = run(probe, LARGE, env=no_agent)
-    warning = (
-        "sluice: WARN SLUICE_SOCKET: no agent answers at '/nonexistent/agent.sock'; "
-        "until one does, the environment sets the budget"
-    )
+    warned = messages.lines(messages.NO_AGENT_BUDGET, alone.err)
     expect(
-        alone.err.splitlines().count(warning) == 1 and alone.out == expected,
+        len(warned) == 1 and no_agent["SLUICE_SOCKET"] in warned[0] and alone.out == expected,
         "no agent at the socket",
         alone.err,
     )
     unbounded = run(probe, LARGE, env={**no_agent, "SLUICE_GPU_MEMORY": "", "SLUICE_GPU_FRACTION": "1"})
-    expect("this process runs without a budget" in unbounded.err, "no agent and no budget", unbounded.err)
+    expect(messages.NO_AGENT_NO_BUDGET.search(unbounded.err), "no agent and no budget", unbounded.err)
     alias = run("iterations_over_blocks", SMALL, env={"ULMS_GPU_MEMORY_FACTOR": "90", "ULMS_LOG_LEVEL": "INFO"})
     expect(alias.figure("factor") == 90 and "INFO" in alias.err, "PUMP's names are honoured", alias.err)
 
@@ -112,12 +109,10 @@ def diagnostics():
     )
     expect(line["peak_live_bytes"] == GIB, "16 blocks of 64 MiB were live", line)
     counting = run(ITERATIONS, SMALL, env=DEBUG)
-    counts = re.findall(
-        r"driver_counters gpu=\S+ to_device_bytes=(\d+) to_host_bytes=\d+ faults=0$", counting.err, re.M
-    )
+    counts = [event["to_device_bytes"] for event in counting.events("driver_counters") if event["faults"] == 0]
     moved_in = gpu_gib(counting, "fault_bytes", "prefetch_in_bytes")
     expect(
-        counts and abs(int(counts[-1]) / GIB - moved_in) < 0.01,
+        counts and abs(counts[-1] / GIB - moved_in) < 0.01,
         f"at DEBUG the driver's own totals, {moved_in} GiB",
         counting.err[-2000:],
     )
@@ -127,20 +122,25 @@ def diagnostics():
         "faulted bytes are estimated where the driver does not count them",
         denied.line(),
     )
-    logged = lines_with(denied.err, "counts no faults", "/dev/nvidia-uvm-tools: No such file")
-    expect(len(logged) == 1 and denied.out == tight.out, "the reason is logged once at DEBUG", denied.err)
-    warned = lines_with(tight.err, "WARN", "of the time waits for the link")
+    refused = denied.events("fault_counters")
     expect(
-        len(warned) == 1 and "1.0 GiB are live in a budget of 0.5 GiB" in warned[0],
+        len(refused) == 1 and "/dev/nvidia-uvm-tools: No such file" in refused[0]["reason"],
+        "the reason is logged once at DEBUG",
+        denied.err,
+    )
+    expect(denied.out == tight.out, "results differ where the driver does not count", str(denied))
+    warned = messages.lines(messages.SLOW, tight.err)
+    expect(
+        len(warned) == 1
+        and "1.0 GiB are live in a budget of 0.5 GiB" in warned[0]
+        and messages.SHARE_OF_TIME.search(warned[0]),
         "one sentence explains the slowness",
         tight.err,
     )
     faulting = run(ITERATIONS, SMALL, env={"SLUICE_PREFETCH": "off"})
-    warned = lines_with(faulting.err, "WARN", "faulted in")
+    warned = messages.lines(messages.SLOW, faulting.err)
     expect(
-        len(warned) == 1
-        and "how long kernels wait for faults is not known" in warned[0]
-        and "% of the time" not in warned[0],
+        len(warned) == 1 and messages.UNKNOWN_WAIT.search(warned[0]) and not messages.SHARE_OF_TIME.search(warned[0]),
         "with demand paging no share of the time is claimed",
         faulting.err,
     )

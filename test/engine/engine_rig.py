@@ -74,6 +74,16 @@ class Outcome:
         expect(key in line, f"no {key} in the exit line", line)
         return line[key]
 
+    def events(self, name):
+        """The events of this name that the hook logged, as dicts of their keys; most need DEBUG."""
+        return exit_line.events(self.err, name)
+
+    def event(self, name):
+        """The first of these events."""
+        events = self.events(name)
+        expect(events, f"no event {name}", str(self))
+        return events[0]
+
     def gpus(self):
         """One dict of figures for each simulated GPU."""
         return self.stats.get("cards") or [self.stats]
@@ -136,7 +146,7 @@ def run(
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            timeout=seconds,
+            timeout=seconds * (5 if _is_sanitized else 1),
         )
         stats = json.loads(figures.read_text()) if figures.exists() else {}
     outcome = Outcome(done.returncode, done.stdout, done.stderr or "", stats)

@@ -243,6 +243,33 @@ SCENARIO(pressure_beside_a_capture) {
   for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
+// Captures begin in global mode while another thread works under pressure: no call of the engine that was under way
+// breaks them.
+SCENARIO(captures_begin_under_pressure) {
+  Card card;
+  CUstream s = card.Stream(), other = card.Stream();
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 16; ++i) p.push_back(Alloc(64 * kMiB));
+  std::atomic<bool> is_ended = false;
+  std::thread thread([&] {
+    OK(cuCtxSetCurrent(card.context));
+    for (uint32_t i = 0; i < 6000; ++i) card.Named(other, {Update(p[4 + i % 12], 64 * kMiB, 5 + i % 12)});
+    is_ended = true;
+  });
+  int captures = 0, broken = 0;
+  for (; !is_ended; ++captures) {
+    CUgraph graph = nullptr;
+    std::this_thread::sleep_for(std::chrono::microseconds(captures % 50));
+    OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    std::this_thread::sleep_for(std::chrono::microseconds(captures % 30));
+    broken += cuStreamEndCapture(s, &graph) != CUDA_SUCCESS;
+    if (graph != nullptr) OK(cuGraphDestroy(graph));
+  }
+  thread.join();
+  std::fprintf(stderr, "captures: %d, of which broken: %d\n", captures, broken);
+  EXPECT(broken == 0);
+}
+
 // A thread's default streams of two contexts are captured. One capture ends, and the other one goes on.
 SCENARIO(captures_of_one_thread_in_two_contexts) {
   Card first(0), second(1);

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 
+import messages
 from engine_rig import (
     ALL_MODES,
     GIB,
@@ -27,6 +28,7 @@ scenario("graph_keeps_its_hot_part", env=FULL_FACTOR, modes=ALL_MODES)
 scenario("graph_with_new_parameters")
 scenario("graph_with_conditions", env=FULL_FACTOR, modes=ALL_MODES)
 scenario("pressure_beside_a_capture")
+scenario("captures_begin_under_pressure", env={"SIMGPU_CAPTURE": "error"})
 scenario("reported_during_a_capture")
 
 
@@ -42,7 +44,7 @@ def reports():
 def graph_larger_than_the_budget():
     def logged(hooked, tight):
         expect("WARN" not in hooked.err, "no warning where the graph fits", hooked.err)
-        expect(len(re.findall("WARN .* a CUDA graph uses", tight.err)) == 1, "one warning names the graph", tight.err)
+        expect(len(messages.lines(messages.LARGE_GRAPH, tight.err)) == 1, "one warning names the graph", tight.err)
 
     same("graph_larger_than_the_budget", check=logged)
 
@@ -50,17 +52,13 @@ def graph_larger_than_the_budget():
 @test
 def graph_uses_the_fastest_strategy():
     tight = run("graph_keeps_its_hot_part", SMALL, env={**FULL_FACTOR, "SLUICE_LOG_LEVEL": "DEBUG"})
-    timed = re.findall(r"DEBUG graph_time graph=\w+ strategy=(\w+) ms=[0-9.]+", tight.err)
+    timed = [event["strategy"] for event in tight.events("graph_time")]
     expect(len(timed) > 20, "each replay is timed", tight.err)
-    choices = re.findall(r"DEBUG graph_choice graph=\w+ best=(\w+) (.*)", tight.err)
-    expect(choices and choices[-1][0] == timed[-1], "the last replay uses the chosen strategy", tight.err)
-    times = {name: float(ms) for name, ms in re.findall(r"(\w+)_ms=([0-9.]+)", choices[-1][1])}
-    expect(len(times) >= 3 and min(times, key=times.get) == choices[-1][0], "it is the fastest", tight.err)
-    logged = re.findall(
-        r"INFO .* the part of a graph that does not fit is used (.*?) \((.*?)\); "
-        r"of this part, 0 MiB were loaded by copies",
-        tight.err,
-    )
+    choices = tight.events("graph_choice")
+    expect(choices and choices[-1]["best"] == timed[-1], "the last replay uses the chosen strategy", tight.err)
+    times = {key.removesuffix("_ms"): ms for key, ms in choices[-1].items() if key.endswith("_ms")}
+    expect(len(times) >= 3 and min(times, key=times.get) == choices[-1]["best"], "it is the fastest", tight.err)
+    logged = messages.GRAPH_REMAINDER.findall(tight.err)
     expect(len(logged) == 1, "the choice is logged once at INFO, with all times", tight.err)
     rows = [re.fullmatch(r"(.*) ([0-9.]+) ms", row).groups() for row in logged[0][1].split(", ")]
     expect(

@@ -42,20 +42,25 @@ def blocks_of_a_pool():
             expect(fault_mib == 0 and resident_mib <= 512, f"{case}: all is fetched within the budget", end.err)
         else:
             expect(fault_mib > 1024, f"{case}: all is faulted in", end.err)
-            expect("watched launch=" not in end.err, f"{case}: nothing is watched", end.err)
-    log = ends["learned"].err
-    ranges = re.findall(
-        rf"learned_range launch=\w+ word=0 block_bytes={1536 * MIB} bytes=(\d+) offset_bytes=0$", log, re.M
-    )
-    expect(ranges == [str(64 * MIB)], "the learned range is logged at DEBUG, once", log)
-    sums = re.search(r"learned_ranges gpu=\S+ kinds=1 given_up=0 watched=(\d+) narrowed=(\d+)", log)
-    expect(sums and int(sums[1]) <= 16 and int(sums[2]) > 100, "few launches are watched, then none", log)
-    refusals = re.findall(r"the driver records no faults, .*", ends["refused"].err)
+            expect(not end.events("watched"), f"{case}: nothing is watched", end.err)
+    learned, refused = ends["learned"], ends["refused"]
+    ranges = [
+        event["bytes"]
+        for event in learned.events("learned_range")
+        if (event["word"], event["block_bytes"], event["offset_bytes"]) == (0, 1536 * MIB, 0)
+    ]
+    expect(ranges == [64 * MIB], "the learned range is logged at DEBUG, once", learned.err)
+    sums = learned.event("learned_ranges")
+    expect((sums["kinds"], sums["given_up"]) == (1, 0), "one kind is learned", learned.err)
+    expect(sums["watched"] <= 16 and sums["narrowed"] > 100, "few launches are watched, then none", learned.err)
+    refusals = [event for event in refused.events("fault_records") if event["use"] == "pointer_ranges"]
     expect(
-        len(refusals) == 1 and "status" in refusals[0], "a refusal is logged once with its reason", ends["refused"].err
+        len(refusals) == 1 and refusals[0]["state"] == "refused" and "status" in refusals[0]["reason"],
+        "a refusal is logged once with its reason",
+        refused.err,
     )
-    source = ends["refused"].figure("fault_bytes_source")
-    expect(source == "counted", "faults are counted where they are not recorded", ends["refused"].line())
+    source = refused.figure("fault_bytes_source")
+    expect(source == "counted", "faults are counted where they are not recorded", refused.line())
 
 
 @test
@@ -63,7 +68,8 @@ def a_pool_used_otherwise():
     """Kernels begin to use more than the learned range: faults show it, and the launches are watched again."""
 
     def widened(_, tight):
-        expect("outcome=uses_more" in tight.err, "the wider use is noticed", tight.err)
+        outcomes = [event["outcome"] for event in tight.events("watched")]
+        expect("uses_more" in outcomes, "the wider use is noticed", tight.err)
         fault_mib, resident_mib = settled(tight)
         expect(fault_mib == 0 and resident_mib <= 512, "later nothing is faulted in, and the budget is held", tight.err)
 
@@ -76,9 +82,11 @@ def rows_of_a_pool():
     """Rows in random order: learning is given up after a launch or two, and nothing is fetched for these launches."""
 
     def given_up(_, tight):
-        watched = re.findall(r'watched launch=.* kernel="named"', tight.err)
-        sums = re.search(r"learned_ranges gpu=\S+ kinds=\d+ given_up=1 watched=(\d+)", tight.err)
-        expect(sums and int(sums[1]) == len(watched) <= 24, "learning is given up for good", tight.err)
+        watched = [event for event in tight.events("watched") if event["kernel"] == "named"]
+        sums = tight.event("learned_ranges")
+        expect(
+            sums["given_up"] == 1 and sums["watched"] == len(watched) <= 24, "learning is given up for good", tight.err
+        )
 
     same("random_rows_are_given_up", env=DEBUG, check=given_up)
 
@@ -106,7 +114,8 @@ def matrices_by_a_table():
         hooked = run("matrices_by_a_table", SMALL, env=env)
         expect(hooked.out == unhooked.out, f"values differ with {env}", str(hooked))
     hooked = run("matrices_by_a_table", SMALL, env={"SLUICE_LOG_LEVEL": "INFO"})
-    expect("fault on memory that none of them names" in hooked.err, "an INFO line says it", hooked.err[-2000:])
+    uses = [event["use"] for event in hooked.events("fault_records")]
+    expect("unnamed_memory" in uses, "an INFO line says it", hooked.err[-2000:])
 
 
 if __name__ == "__main__":

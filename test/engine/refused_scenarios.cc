@@ -328,7 +328,7 @@ SCENARIO(locations_of_a_batch_are_in_order) {
 }
 
 // Arrays whose bytes fit the budget, though a full element for each channel would not.
-SCENARIO(arrays_take_what_their_format_takes) {
+SCENARIO(arrays_take_the_bytes_of_their_format) {
   const Card card;
   struct {
     CUarray_format format;

@@ -76,7 +76,7 @@ def a_program_alone_gets_the_quarter_of_the_fullest_card():
         assert limit_of(limit) == 1  # 0 would be no limit
 
 
-def processes_share_what_their_program_takes():
+def processes_share_the_bytes_of_their_program():
     allowance = guard.Allowance(Card(40))
     with allowance.share(4 * GIB, processes=2) as limit:
         assert limit_of(limit) == 4 * GIB and allowance.taken == 8 * GIB
@@ -97,7 +97,7 @@ def more_than_the_quarter_is_refused_at_once():
     assert said.startswith("5.0 GiB of managed memory requested; a quarter of the free memory is 4.0 GiB"), said
 
 
-def every_row_names_what_it_asks_for():
+def every_row_names_its_request():
     quarter = int(79.2 * GIB) // 4  # an H100's
     for row in rows.CORRECTNESS:
         assert row.get("alone") or 0 < row["managed_gib"] * row.get("processes", 1) * GIB <= quarter, row["name"]
@@ -155,10 +155,10 @@ TESTS = [
     rows_run_together_as_far_as_they_fit,
     the_sum_never_exceeds_a_quarter,
     a_program_alone_gets_the_quarter_of_the_fullest_card,
-    processes_share_what_their_program_takes,
+    processes_share_the_bytes_of_their_program,
     equal_programs_share_equally_and_no_further_one_starts,
     more_than_the_quarter_is_refused_at_once,
-    every_row_names_what_it_asks_for,
+    every_row_names_its_request,
 ]
 
 for test in TESTS:

@@ -225,7 +225,7 @@ def llama_server_is_asked_by_http():
         assert small.returncode == 1 and "are needed" in small.stderr, small
 
 
-def the_packed_source_is_what_the_build_needs():
+def the_packed_source_is_the_input_of_the_build():
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
         kept = ("CMakeLists.txt", "ggml/src/ggml.c", "ggml/src/ggml-cuda/mmq.cu", "tools/server/server.cpp")
@@ -289,7 +289,7 @@ def configurations_run_on_the_simulated_gpu(build):
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
 
 
-def what_finds_no_time_is_named(build):
+def rows_without_time_are_named(build):
     done, files = run(build, "--sim", "--seconds", "1", "--budget-seconds", "30", "dedicated")
     assert done.returncode == 1 and "dedicated: left out" in done.stderr, done.stderr
     assert "dedicated: left out" in files["serving.md"], files
@@ -313,11 +313,11 @@ def main():
         each_server_has_its_part_of_the_guards_limit,
         a_server_that_dies_or_hangs_is_named_with_its_last_words,
         llama_server_is_asked_by_http,
-        the_packed_source_is_what_the_build_needs,
+        the_packed_source_is_the_input_of_the_build,
     ):
         test()
         print("ok", test.__name__, flush=True)
-    for test in (configurations_run_on_the_simulated_gpu, what_finds_no_time_is_named, wrong_words_are_refused):
+    for test in (configurations_run_on_the_simulated_gpu, rows_without_time_are_named, wrong_words_are_refused):
         test(build)
         print("ok", test.__name__, flush=True)
 

@@ -136,7 +136,7 @@ TEST_CASE("an engine that cannot be loaded is logged once, and the program runs 
     const auto stopped = Linked(Hooked({"LD_LIBRARY_PATH=" + kDriver, "SLUICE_ON_ERROR=stop"}, SLUICE_MUTE_ENGINE));
     CHECK(stopped.out.starts_with("802 802 "));
   }
-  SECTION("a wrong policy is named with what is accepted") {
+  SECTION("a wrong policy is named with the accepted ones") {
     const auto outcome = Linked(
         Hooked({"LD_LIBRARY_PATH=" + kDriver, "SLUICE_ON_ERROR=maybe", "SLUICE_DISABLE=yes"}, folder / "missing.so"));
     CHECK(outcome.out == plain.out);

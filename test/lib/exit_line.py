@@ -2,7 +2,8 @@
 
     sluice: exit pid=729 gpu=GPU-1 budget_bytes=4294967296 live_bytes=0 fetched_bytes=40480067584 ...
 
-The line that it logs every ten seconds is the same with "status" in place of "exit".
+The line that it logs every ten seconds is the same with "status" in place of "exit". At INFO and DEBUG it logs events
+in the same form, `sluice: DEBUG graph_choice graph=1f best=...`.
 """
 
 import re
@@ -23,6 +24,12 @@ def _value(text):
 def parse(text, event="exit"):
     """The lines of this event in a program's stderr, in their order."""
     found = re.findall(rf"^.*\bsluice: {event} (pid=\d[^\n]*)$", text, re.MULTILINE)
+    return [{key: _value(value) for key, value in _PAIR.findall(pairs)} for pairs in found]
+
+
+def events(text, name):
+    """The events of this name in a program's stderr, in their order, as dicts of their keys."""
+    found = re.findall(rf"^.*\bsluice: (?:INFO|DEBUG) {name} (\w+=[^\n]*)$", text, re.MULTILINE)
     return [{key: _value(value) for key, value in _PAIR.findall(pairs)} for pairs in found]
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The exit line gives its figures; other lines give none."""
+"""The exit line and events give their keys; other lines give none."""
 
 import exit_line
 
@@ -32,5 +32,10 @@ assert exit_line.total(two, "fetched_bytes") == 75 << 30, two
 assert exit_line.total(two, "absent") is None
 status = f"sluice: status {PAIRS}"
 assert exit_line.parse(status) == [] and exit_line.parse(status, "status") == [FIGURES]
+event = 'sluice: DEBUG evictions by=driver reason="it refuses, now" count=3'
+assert exit_line.events(f"{LINE}\n{event}\nsluice: DEBUG evictions are made\n", "evictions") == [
+    {"by": "driver", "reason": "it refuses, now", "count": 3}
+]
+assert exit_line.events(event, "exit") == []
 assert exit_line.attached(LINE) and not exit_line.attached(f"{status}\nexit pid=3\nsluice: exit pid 729 GPU-1: budget")
 assert exit_line.logs_driver_pressure("sluice: WARN GPU-1: the driver evicts memory of this process although it")

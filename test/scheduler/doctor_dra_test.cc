@@ -53,7 +53,7 @@ TEST_CASE("doctor: a node without DRA gets no line about it") {
   CHECK(Judge({Slice(Json::array({Device("GPU-1")}))}, {Claim("a")}, {"b", {"GPU-1"}, "100", std::nullopt}) == "");
 }
 
-TEST_CASE("doctor: what a driver's node offers") {
+TEST_CASE("doctor: a driver's node shows its offer") {
   const Json both = {Device("GPU-1"), Device("GPU-2")};
   CHECK(Judge({Slice(both)}, {Claim("a"), Claim("a"), Claim("b"), Claim("a", "nic.example")}, kServed) ==
         "ok node a: 2 GPU(s) in its ResourceSlice, 2 claim(s)\n");

@@ -115,7 +115,7 @@ def long_bodies_sent_fast_to_the_webhook(a):
     with _webhook(a) as (https, _), long_bodies(https):
         took = sorted(probe(https, tls=True) for _ in range(30))
         print(f"        /healthz beside 8 such clients: {took[15] * 1e3:.0f} ms, {took[-1] * 1e3:.0f} ms at most")
-        assert took[15] < 0.2, took
+        assert took[15] < (0.8 if a.sanitized() else 0.2), took
 
 
 @test(config="metrics: {listen: '127.0.0.1:0'}\n")
@@ -129,7 +129,9 @@ def slow_readers_of_the_agents_long_pages(a):
     from floods import attack
 
     with attack("attached", a.allocate("crowd", 10)):
-        withstands(metrics_port(a), b"/status.json", kinds=(3,))
+        # A sanitized agent takes longer for 200 such pages than a request may wait: it says so, in time.
+        accepted = (200, 503) if a.sanitized() else (200,)
+        withstands(metrics_port(a), b"/status.json", kinds=(3,), accepted=accepted)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ Allocation Of(uint64_t bytes) {
 }
 }  // namespace
 
-TEST_CASE("a pointer means its whole allocation until a framework reports what is alive inside") {
+TEST_CASE("a pointer means its whole allocation until a framework reports the live ranges inside") {
   LiveMap map;
   map.Add(0x1000, Of(0x1000));
   CHECK(map.Resolve(0x1000) == Extent{0x1000, 0x1000});

@@ -110,7 +110,7 @@ TEST_CASE("touched chunks: an eviction of another stream that ended long ago hol
   CHECK(server.moved == 0);
 }
 
-TEST_CASE("touched chunks: without records a graph is taken to touch what it names") {
+TEST_CASE("touched chunks: without records a graph is taken to touch all that it names") {
   Server server(kCapacity, false);
   for (int i = 0; i < 12; ++i) server.Replay();
   CHECK_FALSE(server.residency.touched().leaves_out_any());

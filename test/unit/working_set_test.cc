@@ -42,7 +42,7 @@ Watched RunFor(FakeGpu& gpu, uint64_t from, uint64_t seconds, uint64_t gap_ns, E
 
 }  // namespace
 
-TEST_CASE("the working set is what planned launches used within a minute") {
+TEST_CASE("the working set holds the chunks that planned launches used within a minute") {
   FakeGpu gpu(16, 8);
   CHECK(Touched(gpu, 100) == 0);
   gpu.Queue({Chunks(0, 4)}, 1, 7);

@@ -214,9 +214,11 @@ TEST_CASE("a page that breaks off is asked for again, and no object arrives twic
 
 TEST_CASE("a server on a Unix socket is asked as localhost") {
   const std::string socket = std::filesystem::temp_directory_path() / ("kube" + std::to_string(getpid()));
+  std::mutex mutex;
   std::string host;
   FakeServer server(
       [&](const httplib::Request& request, httplib::Response& response) {
+        const std::lock_guard lock(mutex);
         host = request.get_header_value("Host");
         response.set_content(Page({"a"}, ""), "application/json");
       },
@@ -225,6 +227,7 @@ TEST_CASE("a server on a Unix socket is asked as localhost") {
   Collector list;
   CHECK(client.ReadList("/api/v1/nodes", {}, list.Sink()).ok());
   CHECK(list.names == std::vector<std::string>{"a"});
+  const std::lock_guard lock(mutex);
   CHECK(host == "localhost");
   std::filesystem::remove(socket);
 }

@@ -106,7 +106,7 @@ TEST_CASE("merge keys are merged where they stand") {
   CHECK(Error("v: {a: 1, a: 2}\n") == "line 1: the key 'a' occurs twice");
 }
 
-TEST_CASE("what was read is written so that it is read alike") {
+TEST_CASE("a manifest that was read is written so that it is read alike") {
   const Json value = {{"0644", "0644"}, {"on", "yes"},   {"1e3", 1000},  {"8_080", "8_080"},          {"<<", "merge"},
                       {"", ""},         {"a", {1, 2.5}}, {"~", nullptr}, {"list", {{{"0o7", "0o7"}}}}};
   CHECK(Read(WriteManifest(value)) == value);

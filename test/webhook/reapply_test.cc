@@ -104,7 +104,7 @@ spec:
 )"));
 }
 
-TEST_CASE("an apply of another size keeps what runs") {
+TEST_CASE("an apply of another size keeps the running share") {
   for (const bool resized_before : {false, true}) {
     Applied a = Apply(kPod);
     Json manifest = a.manifest;

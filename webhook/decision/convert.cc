@@ -74,7 +74,7 @@ class Converter {
     added_.insert_or_assign(Key(key, container), std::move(value));
   }
 
-  // The request is the budget and the limit what may be live, as with MPS. A limit alone is a request as well.
+  // The request is the budget, and the limit bounds live bytes, as with MPS. A limit alone is a request as well.
   void ReadMemoryAnnotations() {
     if (view_.annotations == nullptr) return;
     for (const auto& [annotation, value] : view_.annotations->items()) {

@@ -18,7 +18,7 @@ namespace sluice::webhook {
 using ContainerNames = std::set<std::string, std::less<>>;
 
 // The regular containers that the writer of the annotation `field` wrote; webhooks added others. The API server records
-// writers before it calls webhooks (metadata.managedFields), and `kubectl apply` what it sent. nullopt: unknown.
+// writers before it calls webhooks (metadata.managedFields), and `kubectl apply` its manifest. nullopt: unknown.
 std::optional<ContainerNames> WrittenContainers(const PodView& view, std::string_view field);
 
 // The only one of `regular` that the annotation's writer wrote, that is no known sidecar, or that the annotation

@@ -38,7 +38,7 @@ bool GivesSize(const Json& variable) {
   return name == SLUICE_ENV_GPU_FRACTION || name == SLUICE_ENV_GPU_MEMORY;
 }
 
-// Takes from a container's env or resources what the webhook writes about a share's size, where it is as in `runs`.
+// Takes the webhook's entries about a share's size from a container's env or resources, where it is as in `runs`.
 void RemoveSize(Json& part, const Json& runs) {
   if (part.is_array() && runs.is_array()) {
     for (auto entry = part.begin(); entry != part.end();) {

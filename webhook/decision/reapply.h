@@ -9,7 +9,7 @@
 
 namespace sluice::webhook {
 
-// The JSON Patch that makes `input.pod` equal to the running pod where the decision about it gives what runs already.
+// The JSON Patch that makes `input.pod` equal to the running pod where the decision about it gives the running share.
 // Without it, the API server refuses the update: these fields cannot change. Empty: no change.
 std::string KeepInjected(const Json& running, const Input& input);
 

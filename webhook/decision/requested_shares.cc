@@ -207,8 +207,8 @@ class Resolver {
     }
   }
 
-  // `kubectl debug --copy-to` copies the webhook's additions, without the annotations. The resource is there, so what
-  // the variables say about its use needs no other permission.
+  // `kubectl debug --copy-to` copies the webhook's additions, without the annotations. The resource is there, so the
+  // variables about its use need no other permission.
   void AddFromVariables(RequestedShare& r) const {
     if (r.sized_by != SLUICE_RESOURCE || !findings_.IsEnabled(Rule::kCopiedVariable)) return;
     const auto& own = r.sources;

@@ -51,7 +51,7 @@ std::vector<uint64_t> ReadSizes(const Json& slice);
 
 ClaimTemplate MakeTemplate(std::string_view name_space, Json spec);
 
-// Whether a stored template's spec is what `wanted` asks for: the API server adds members.
+// Whether a stored template's spec is that of `wanted`: the API server adds members.
 bool IsTemplate(const Json& stored, const Json& wanted);
 
 // Why a stored template cannot serve: completes "the ResourceClaimTemplate NAME ". Empty: it can.

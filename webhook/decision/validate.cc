@@ -70,7 +70,7 @@ const TemplateKind* KindOf(const Json& workload) {
   const std::string_view api = Text(workload, "apiVersion");
   const std::string_view group = api.substr(0, api.find('/') == std::string_view::npos ? 0 : api.find('/'));
   for (const TemplateKind& kind : kTemplates) {
-    // A document without apiVersion is Kubernetes' own: `sluice admit` reads what people type.
+    // A document without apiVersion is Kubernetes' own: `sluice admit` reads manifests as people type them.
     if (kind.kind == Text(workload, "kind") && (api.empty() || kind.group == group)) return &kind;
   }
   return nullptr;
@@ -124,7 +124,7 @@ ValidationResult ValidateUpdate(const Json& old_pod, const Input& input, const R
   for (const std::string& annotation : Changed(before, after)) {
     const auto key = ParseOwnKey(annotation);
     if (key && IsReserved(*key)) {
-      // The extender sets the placement in its Binding, and the agent what it granted through pods/status, which is no
+      // The extender sets the placement in its Binding, and the agent its grant through pods/status, which is no
       // update of the pod. With a placement of their own,
       // users could reserve GPUs that they do not hold.
       if (IsTrusted(input.config, requester)) continue;

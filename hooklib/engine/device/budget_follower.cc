@@ -243,7 +243,7 @@ void PublishAll() {
   for (const auto& device : Devices()) {
     woken |= device->WakeIfLaunched();
     parked |= device->IsParked();
-    if (sluice_gpu_counters* slot = Client()->Slot(device->uuid.c_str())) device->Publish(slot);
+    Client()->Publish(device->Counters());
   }
   __atomic_store_n(&Client()->page()->parked, parked && !woken ? 1 : 0, __ATOMIC_RELAXED);
   if (woken) WakeFollower();

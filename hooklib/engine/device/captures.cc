@@ -6,6 +6,7 @@
 #include "common/mutex.h"
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/streams.h"
 
 namespace sluice {
@@ -53,6 +54,10 @@ bool NoteCapture(CUstream stream) {
   const bool is_new = Open().emplace(key, context).second;
   Count();
   return is_new;
+}
+
+void AwaitEngineCalls() {
+  for (const auto& device : Devices()) DeviceLock lock(device->mutex);
 }
 
 void ForgetCapture(CUstream stream) {

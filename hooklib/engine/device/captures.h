@@ -10,6 +10,9 @@ namespace sluice {
 // context; g_captures (streams.h) is their number. `stream` is a handle as the driver's legacy flavour takes it; a
 // per-thread default stream is the calling thread's in its current context. Thread-safe.
 bool NoteCapture(CUstream stream);  // false: the stream is captured already
+// After NoteCapture: returns when no engine call that did not know of the capture is under way with a device's lock
+// held. One such call would be work in the captured stream, or break the capture. The caller holds no lock.
+void AwaitEngineCalls();
 void ForgetCapture(CUstream stream);
 void ForgetCapturesOf(CUcontext context);
 void ForgetCapturesOf(uint64_t thread);  // of its default streams, which end with it

@@ -35,7 +35,6 @@
 
 namespace sluice {
 
-struct DeviceSummary;
 struct Work;
 
 // Why an allocation was refused; the caller returns CUDA's out-of-memory code in each case.
@@ -199,8 +198,7 @@ struct Device final : memory::Timeline {
   const unsigned char* UuidForDriver() const;
 
   // --- figures (device_counters.cc) ---
-  void Publish(sluice_gpu_counters* slot) SLUICE_TAKES_DEVICE_LOCK;
-  DeviceSummary Summarize() SLUICE_TAKES_DEVICE_LOCK;
+  sluice_gpu_counters Counters() SLUICE_TAKES_DEVICE_LOCK;
   void LogDriverCounters() SLUICE_TAKES_DEVICE_LOCK;  // at DEBUG: the driver's own totals
   uint64_t Launches() SLUICE_TAKES_DEVICE_LOCK;       // kernels and graphs so far
   void NoteSecond() SLUICE_TAKES_DEVICE_LOCK;         // once a second: the bytes that lately were used

@@ -1,6 +1,5 @@
 // Device: figures. Driver counters that are requested and read; figures for the agent and for the lines on stderr.
 #include "hooklib/engine/device/device.h"
-#include "hooklib/engine/device/device_summary.h"
 #include "hooklib/engine/engine.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/log.h"
@@ -15,7 +14,7 @@ void Device::StartCounting() {
     faulted_.Begin(residency.stats().bytes_in);
     driver_evicted.Begin(residency.stats().bytes_out);
   } else {
-    SLUICE_LOG(kDebug, "%s: the driver counts no faults for this process, they are estimated: %s", uuid.c_str(),
+    SLUICE_LOG(kDebug, "fault_counters gpu=%s state=refused reason=\"%s\"", uuid.c_str(),
                driver_counters.why().c_str());
   }
 }
@@ -30,7 +29,9 @@ void Device::CountFaults() {
   residency.NoteCountedFaults(faulted_.bytes());
   if (!watched && residency.watches_unnamed()) {
     fast_path.Clear();
-    SLUICE_LOG(kInfo, "%s: launches fault on memory that none of them names; faults are recorded from here on",
+    SLUICE_LOG(kInfo,
+               "fault_records gpu=%s use=unnamed_memory state=wanted reason=\"launches fault on memory that none of "
+               "them names\"",
                uuid.c_str());
   }
   const uint64_t left = driver_counters.BytesToHost(), evicted = residency.stats().bytes_out;
@@ -128,51 +129,49 @@ void Device::LogDriverCounters() {
   touch_watch.LogStats();
 }
 
-DeviceSummary Device::Summarize() {
-  DeviceLock lock(mutex);
-  DeviceSummary summary;
-  summary.peak_live_bytes = peak_live_bytes;
-  summary.fault_launches = residency.stats().demand_paged_launches;
-  summary.remote_bytes = residency.stats().remote_bytes;
-  summary.probes = residency.probe_stats();
-  summary.map_ns = map_ns_;
-  return summary;
-}
-
-void Device::Publish(sluice_gpu_counters* slot) {
+sluice_gpu_counters Device::Counters() {
   DeviceLock lock(mutex);
   const policy::ResidencyStats& stats = residency.stats();
-  auto put = [](uint64_t* to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); };
-  put(&slot->budget_bytes, budget.budget_bytes);
-  put(&slot->resident_bytes, active.load() ? residency.resident_bytes() + residency.evicting_bytes() : requested_bytes);
-  put(&slot->unmanaged_bytes, unmanaged_bytes.load());
-  put(&slot->live_bytes, live_bytes + awaited_bytes_);
-  put(&slot->requested_bytes, requested_bytes);
-  put(&slot->host_bytes, stats.host_bytes);
-  put(&slot->over_budget_max, stats.over_budget_max);
-  put(&slot->fetched_bytes, stats.bytes_in);
-  put(&slot->evicted_bytes, stats.bytes_out);
-  put(&slot->saved_bytes, stats.bytes_saved);
+  sluice_gpu_counters c{};
+  std::memcpy(c.uuid, uuid.data(), std::min(uuid.size(), sizeof c.uuid - 1));
+  c.generation = budget.generation;
+  c.budget_bytes = budget.budget_bytes;
+  c.resident_bytes = active.load() ? residency.resident_bytes() + residency.evicting_bytes() : requested_bytes;
+  c.unmanaged_bytes = unmanaged_bytes.load();
+  c.live_bytes = live_bytes + awaited_bytes_;
+  c.peak_live_bytes = peak_live_bytes;
+  c.requested_bytes = requested_bytes;
+  c.host_bytes = stats.host_bytes;
+  c.over_budget_max = stats.over_budget_max;
+  c.fetched_bytes = stats.bytes_in;
+  c.evicted_bytes = stats.bytes_out;
+  c.saved_bytes = stats.bytes_saved;
+  c.remote_bytes = stats.remote_bytes;
   CountFaults();
-  put(&slot->fault_bytes, faulted_.counting() ? faulted_.bytes() : stats.fault_bytes);
-  __atomic_store_n(&slot->fault_exact, faulted_.counting() ? 1 : 0, __ATOMIC_RELAXED);
-  const uint64_t launches = CountLaunches();
-  put(&slot->launches, launches);
-  put(&slot->launches_known, launches - launches_planned.load() + launches_known.load());
-  put(&slot->hits, stats.hits);
-  put(&slot->misses, stats.misses);
-  put(&slot->stall_ns, timings.stall_ns());
-  put(&slot->over_budget_launches, stats.over_budget_launches);
-  put(&slot->wrong_predictions, residency.wrong_predictions());
+  c.fault_bytes = faulted_.counting() ? faulted_.bytes() : stats.fault_bytes;
+  c.fault_exact = faulted_.counting() ? 1 : 0;
+  c.launches = CountLaunches();
+  c.launches_known = c.launches - launches_planned.load() + launches_known.load();
+  c.over_budget_launches = stats.over_budget_launches;
+  c.fault_launches = stats.demand_paged_launches;
+  c.hits = stats.hits;
+  c.misses = stats.misses;
+  c.stall_ns = timings.stall_ns();
+  c.wrong_predictions = residency.wrong_predictions();
   const compute::TimeSlices::Used used = tokens.time_slices().used();
-  put(&slot->kernel_ns, used.ns);
-  put(&slot->kernel_estimated_ns, used.estimated_ns);
-  put(&slot->newer_entries, NewerEntries());
-  put(&slot->link_wait_ns, link_wait_ns.load(std::memory_order_relaxed));
-  put(&slot->working_set_bytes, working_set_bytes_);
-  put(&slot->touched_bytes, touched_bytes_ + unmanaged_bytes.load());
-  __atomic_store_n(&slot->factor, memory_factor.Percent(), __ATOMIC_RELAXED);
-  put(&slot->generation, budget.generation);
+  c.kernel_ns = used.ns;
+  c.kernel_estimated_ns = used.estimated_ns;
+  c.newer_entries = NewerEntries();
+  c.link_wait_ns = link_wait_ns.load(std::memory_order_relaxed);
+  c.working_set_bytes = working_set_bytes_;
+  c.touched_bytes = touched_bytes_ + unmanaged_bytes.load();
+  c.factor = memory_factor.Percent();
+  const policy::ProbeStats& probes = residency.probe_stats();
+  c.probes = probes.probes;
+  c.slow_probes = probes.slow_probes;
+  c.probe_lost_ns = probes.lost_ns;
+  c.map_ns = map_ns_;
+  return c;
 }
 
 }  // namespace sluice

@@ -17,30 +17,50 @@ inline DeviceLockCapability g_device_lock;
 #define SLUICE_DEVICE_LOCKED SLUICE_REQUIRES(::sluice::g_device_lock)
 #define SLUICE_TAKES_DEVICE_LOCK SLUICE_EXCLUDES(::sluice::g_device_lock)
 
+// How many devices' locks the calling thread holds.
+class HeldDeviceLocks {
+ public:
+  static bool IsAny() { return t_count != 0; }
+  static void Add() { ++t_count; }
+  static void Remove() { --t_count; }
+
+ private:
+  static constinit thread_local int t_count;
+};
+
 // Holds the lock of one device for a scope. The bodies are not checked: they are where Device::mutex becomes the
 // capability.
 class SLUICE_SCOPED_LOCK DeviceLock {
  public:
   explicit DeviceLock(memory::CountedLock& mutex) SLUICE_ACQUIRE(g_device_lock) SLUICE_NO_THREAD_SAFETY_ANALYSIS
       : mutex_(mutex) {
-    mutex_.lock();
+    TakeIt();
   }
   ~DeviceLock() SLUICE_RELEASE() SLUICE_NO_THREAD_SAFETY_ANALYSIS {
-    if (held_) mutex_.unlock();
+    if (held_) GiveBack();
   }
   DeviceLock(const DeviceLock&) = delete;
   DeviceLock& operator=(const DeviceLock&) = delete;
 
   void Unlock() SLUICE_RELEASE() SLUICE_NO_THREAD_SAFETY_ANALYSIS {
     held_ = false;
-    mutex_.unlock();
+    GiveBack();
   }
   void Lock() SLUICE_ACQUIRE() SLUICE_NO_THREAD_SAFETY_ANALYSIS {
-    mutex_.lock();
+    TakeIt();
     held_ = true;
   }
 
  private:
+  void TakeIt() SLUICE_NO_THREAD_SAFETY_ANALYSIS {
+    mutex_.lock();
+    HeldDeviceLocks::Add();
+  }
+  void GiveBack() SLUICE_NO_THREAD_SAFETY_ANALYSIS {
+    HeldDeviceLocks::Remove();
+    mutex_.unlock();
+  }
+
   memory::CountedLock& mutex_;
   bool held_ = true;
 };
@@ -50,9 +70,13 @@ class SLUICE_SCOPED_LOCK DeviceUnlock {
  public:
   explicit DeviceUnlock(memory::CountedLock& mutex) SLUICE_RELEASE(g_device_lock) SLUICE_NO_THREAD_SAFETY_ANALYSIS
       : mutex_(mutex) {
+    HeldDeviceLocks::Remove();
     mutex_.unlock();
   }
-  ~DeviceUnlock() SLUICE_RELEASE() SLUICE_NO_THREAD_SAFETY_ANALYSIS { mutex_.lock(); }
+  ~DeviceUnlock() SLUICE_RELEASE() SLUICE_NO_THREAD_SAFETY_ANALYSIS {
+    mutex_.lock();
+    HeldDeviceLocks::Add();
+  }
   DeviceUnlock(const DeviceUnlock&) = delete;
   DeviceUnlock& operator=(const DeviceUnlock&) = delete;
 

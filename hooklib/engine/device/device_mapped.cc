@@ -1,4 +1,4 @@
-// Device: VMM memory in managed form. The reservation is managed memory; its mapped ranges are what residency calls
+// Device: VMM memory in managed form. The reservation is managed memory; residency calls its mapped ranges
 // live. virtual_memory.h has the calls that the application makes.
 #include <algorithm>
 #include <utility>

@@ -83,8 +83,8 @@ void FaultWatch::Begin(const Work& work, const AccessSet& set, uint64_t seq) {
     return ranges_.NoteUnwatched(work.id);
   }
   if (!records_.Start(device_->UuidForDriver())) {
-    SLUICE_LOG(kDebug, "%s: the driver records no faults, so no pointer ranges are learned from them: %s",
-               device_->uuid.c_str(), records_.why().c_str());
+    SLUICE_LOG(kDebug, "fault_records gpu=%s use=pointer_ranges state=refused reason=\"%s\"", device_->uuid.c_str(),
+               records_.why().c_str());
     return ranges_.Stop();
   }
   watched_.id = work.id;

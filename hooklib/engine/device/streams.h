@@ -118,10 +118,11 @@ uint64_t HandleGeneration();
 // Open captures (captures.h).
 extern std::atomic<int> g_captures;
 // Lets the engine call the driver while some stream is captured in global mode, which forbids most calls to every
-// thread.
+// thread. A capture that begins meanwhile waits for the devices' locks (AwaitEngineCalls). So with such a lock held the
+// mode is exchanged beside open captures alone; the lock must not be released and taken again before this ends.
 class RelaxedCapture {
  public:
-  RelaxedCapture() : active_(g_captures.load(std::memory_order_relaxed) > 0) {
+  RelaxedCapture() : active_(g_captures.load(std::memory_order_relaxed) > 0 || !HeldDeviceLocks::IsAny()) {
     if (active_) Exchange();
   }
   ~RelaxedCapture() {

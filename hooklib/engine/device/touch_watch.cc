@@ -37,8 +37,8 @@ void TouchWatch::Update() {
   if (is_recording_ || (!residency.touched().leaves_out_any() && !residency.watches_unnamed())) return;
   is_recording_ = records_.Start(device_->UuidForDriver());
   if (is_recording_) return;
-  SLUICE_LOG(kDebug, "%s: the driver records no faults, so launches are taken to touch all that they name: %s",
-             device_->uuid.c_str(), records_.why().c_str());
+  SLUICE_LOG(kDebug, "fault_records gpu=%s use=touched_chunks state=refused reason=\"%s\"", device_->uuid.c_str(),
+             records_.why().c_str());
   residency.ForgetTouches();
 }
 

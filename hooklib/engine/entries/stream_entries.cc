@@ -92,6 +92,7 @@ CUresult BeginCapture(CUstream stream, bool ptsz, CUstreamCaptureMode mode, Begi
   // Before the call, so that no engine call of another thread slips between. A stream that is captured already stays
   // in the set, whatever the driver answers.
   const bool is_new = NoteCapture(handle);
+  AwaitEngineCalls();
   const CUresult result = begin();
   if (result != CUDA_SUCCESS && is_new) ForgetCapture(handle);
   if (result == CUDA_SUCCESS && Recording())
@@ -184,7 +185,7 @@ CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
     }
   }
   // A green context may outlive the last release, and so may the memory. So evictions and discards are left out then,
-  // but what waits for them goes on waiting.
+  // but work behind them goes on waiting.
   if (context && reset) {
     ContextEnds(context);
   } else if (context && CountRetained(ordinal, 0) <= 1) {

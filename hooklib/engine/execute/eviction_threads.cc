@@ -99,9 +99,7 @@ void* EvictionThread(void*) {
         shared.failures_in_a_row = 0;
       } else if (++shared.failures_in_a_row == kMaxFailuresInARow) {
         shared.state = State::kUnused;
-        SLUICE_LOG(kInfo,
-                   "the driver refuses eviction requests of the engine's threads: its own calls are used from "
-                   "here on");
+        SLUICE_LOG(kInfo, "evictions by=driver reason=\"it refuses requests of the engine's threads\"");
       }
     }
     if (piece.bytes != 0) {
@@ -180,7 +178,7 @@ bool AreUsed(const std::vector<Extent>& runs) {
   if (known() != State::kUnknown) return known() == State::kUsed;
   const State found = Try(shared, runs);
   shared.state = found;
-  SLUICE_LOG(kDebug, "evictions are made by %s", found == State::kUsed ? "eviction threads" : "the driver's calls");
+  SLUICE_LOG(kDebug, "evictions by=%s", found == State::kUsed ? "threads" : "driver");
   return found == State::kUsed;
 }
 

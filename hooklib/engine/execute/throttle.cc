@@ -60,7 +60,7 @@ class ThrottleWait {
     must_wait_ = false;
     done_ = 0;
     const bool queues_full = outstanding_ >= kMaxOutstandingTransfers;
-    // The order matters: each reason extends the patience of those before it, and the last one says what counts as
+    // The order matters: each reason extends the patience of those before it, and the last one defines
     // progress.
     if (queues_full) PollTransfers();
     PollFreedChunks();

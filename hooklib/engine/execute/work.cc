@@ -61,7 +61,6 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     return;
   }
   if (!stream_->context) return;
-  RelaxedCapture relaxed;
   ++device->poll_epoch;
   bool may_move = true;
   if (MayThrottle(work)) {
@@ -75,6 +74,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     ++device->poll_epoch;
     device->residency.NoteAwaitedProbes(work.id);
   }
+  RelaxedCapture relaxed;
   PlanWork(work, key, may_move);
 }
 

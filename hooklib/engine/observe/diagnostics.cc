@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "hooklib/engine/device/budget_follower.h"
-#include "hooklib/engine/device/device_summary.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/engine.h"
 #include "hooklib/engine/observe/log.h"
@@ -57,8 +56,8 @@ void LogSlow(Device& device, const sluice_gpu_counters& now, const sluice_gpu_co
   SLUICE_LOG(kWarn,
              "%s: %.1f GiB are live in a budget of %.1f GiB: %s %.1f GiB were fetched, %.1f GiB evicted, %.1f GiB "
              "faulted in; %s%sa larger fraction or a smaller batch helps",
-             device.uuid.c_str(), Gib(std::max(now.live_bytes, device.Summarize().peak_live_bytes)),
-             Gib(now.budget_bytes), since, Gib(in), Gib(now.evicted_bytes - then.evicted_bytes), Gib(faults), share,
+             device.uuid.c_str(), Gib(std::max(now.live_bytes, now.peak_live_bytes)), Gib(now.budget_bytes), since,
+             Gib(in), Gib(now.evicted_bytes - then.evicted_bytes), Gib(faults), share,
              is_unknown ? "how long kernels wait for faults is not known; " : "");
 }
 
@@ -85,8 +84,7 @@ void CheckPeriod() {
   for (size_t i = 0; i < Devices().size(); ++i) {
     Device& device = *Devices()[i];
     Period& period = Periods()[i];
-    sluice_gpu_counters now{};
-    device.Publish(&now);
+    const sluice_gpu_counters now = device.Counters();
     LogHeld(device, &period);
     const double waited = Share(now.stall_ns - period.last.stall_ns, kPeriodSeconds);
     const double faults = Gib(now.fault_bytes - period.last.fault_bytes);
@@ -110,11 +108,9 @@ void CheckAtExit() {
   constexpr double kMaxSeconds = 60;
   if (SecondsSinceStart() > kMaxSeconds) return;  // a period has logged it, or the process was not slow
   for (const auto& device : Devices()) {
-    sluice_gpu_counters now{};
-    device->Publish(&now);
+    const sluice_gpu_counters now = device->Counters();
     // More than everything that was live went over the link.
-    if (now.fetched_bytes + now.evicted_bytes + now.fault_bytes > 2 * device->Summarize().peak_live_bytes &&
-        now.evicted_bytes > 0)
+    if (now.fetched_bytes + now.evicted_bytes + now.fault_bytes > 2 * now.peak_live_bytes && now.evicted_bytes > 0)
       LogSlow(*device, now, {}, "since the start", Share(now.stall_ns, SecondsSinceStart()));
   }
 }
@@ -122,10 +118,8 @@ void CheckAtExit() {
 void LogSummary(const char* when) {
   const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
   for (const auto& device : Devices()) {
-    sluice_gpu_counters c{};
-    device->Publish(&c);
+    const sluice_gpu_counters c = device->Counters();
     if (!c.launches && !c.requested_bytes && !c.unmanaged_bytes) continue;
-    const DeviceSummary summary = device->Summarize();
     // While everything fits, nothing is asked of the driver.
     const char* const source = !device->active.load() ? "none" : c.fault_exact ? "counted" : "estimated";
     LogAlways(
@@ -134,13 +128,12 @@ void LogSummary(const char* when) {
         "hit_percent=%.1f stall_seconds=%.2f known_percent=%.1f factor=%u launches=%llu "
         "over_budget_launches=%llu fault_launches=%llu remote_bytes=%llu probes=%llu slow_probes=%llu "
         "probe_lost_ms=%.0f map_ms=%.0f",
-        when, getpid(), device->uuid.c_str(), number(c.budget_bytes), number(c.live_bytes),
-        number(summary.peak_live_bytes), number(c.unmanaged_bytes), number(c.fetched_bytes), number(c.evicted_bytes),
-        number(c.saved_bytes), number(c.fault_bytes), source, Percent(c.hits, c.hits + c.misses),
-        static_cast<double>(c.stall_ns) / 1e9, Percent(c.launches_known, c.launches), c.factor, number(c.launches),
-        number(c.over_budget_launches), number(summary.fault_launches), number(summary.remote_bytes),
-        number(summary.probes.probes), number(summary.probes.slow_probes),
-        static_cast<double>(summary.probes.lost_ns) / 1e6, static_cast<double>(summary.map_ns) / 1e6);
+        when, getpid(), device->uuid.c_str(), number(c.budget_bytes), number(c.live_bytes), number(c.peak_live_bytes),
+        number(c.unmanaged_bytes), number(c.fetched_bytes), number(c.evicted_bytes), number(c.saved_bytes),
+        number(c.fault_bytes), source, Percent(c.hits, c.hits + c.misses), static_cast<double>(c.stall_ns) / 1e9,
+        Percent(c.launches_known, c.launches), c.factor, number(c.launches), number(c.over_budget_launches),
+        number(c.fault_launches), number(c.remote_bytes), number(c.probes), number(c.slow_probes),
+        static_cast<double>(c.probe_lost_ns) / 1e6, static_cast<double>(c.map_ns) / 1e6);
     device->LogDriverCounters();
   }
 }

@@ -38,7 +38,7 @@ struct Operand {
   uint64_t bytes = 0;  // one element
   int64_t stride = 0;  // to the next of a batch, in elements; may be 0 or negative
 };
-// alpha or beta. Zero is what matters: then C is written and not read.
+// alpha or beta. Where it is zero, C is written and not read.
 struct Scalar {
   uint64_t device = 0;  // its address in device memory, where its value is not known; 0: it is on the host
   uint64_t bytes = 0;

@@ -44,7 +44,7 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
   const bool exceeds = named_bytes > launch->capacity;
   bool tries =
       launch->can_queue && full && (hot_extents ? exceeds && launch->lacks_chunks : launch_samples_.room && !exceeds);
-  // Faults bring what such a launch touches as it is. Samples would only evict it.
+  // Faults bring the touched chunks of such a launch as it is. Samples would only evict it.
   if (tries && !hot_extents && classifier_.ClassOf(launch->id, false, now_) == LaunchClassifier::AccessClass::kFaulting)
     tries = false;
   // A touched chunk is resident beyond the capacity until the next launch.

@@ -1,0 +1,7 @@
+#include "hooklib/engine/device/device_lock.h"
+
+namespace sluice {
+
+constinit thread_local int HeldDeviceLocks::t_count = 0;
+
+}  // namespace sluice
