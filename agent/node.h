@@ -46,9 +46,9 @@ struct Card {
   std::string uuid, model;
   Bytes memory = 0;
   Bytes driver_reserved = 0;
-  Bytes cgroup_memory = 0;  // the smaller size that NVML gives this process; 0: none
   int numa = -1;
   Bytes link_bytes_per_s = 0;  // of the link to the host, one way, by its generation and width; 0: not known
+  Bytes cgroup_memory = 0;     // the smaller size that NVML gives this process; 0: none
 };
 
 // The pod of an allocation by the API server, and the settings of its annotations for the container.

@@ -1,6 +1,7 @@
 #include "hooklib/engine/execute/work.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "hooklib/dispatch/engine_hooks.h"
@@ -61,9 +62,11 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     return;
   }
   if (!stream_->context) return;
+  std::optional<RelaxedCapture> relaxed(std::in_place);
   ++device->poll_epoch;
   bool may_move = true;
   if (MayThrottle(work)) {
+    relaxed.reset();  // before the lock is released
     // Other threads must be able to queue the work that this stream waits for.
     lock.Unlock();
     UnlockOrder();
@@ -74,7 +77,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     ++device->poll_epoch;
     device->residency.NoteAwaitedProbes(work.id);
   }
-  RelaxedCapture relaxed;
+  if (!relaxed) relaxed.emplace();
   PlanWork(work, key, may_move);
 }
 
