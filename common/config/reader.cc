@@ -1,6 +1,7 @@
 #include "common/config/reader.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <exception>
 #include <nlohmann/json.hpp>
@@ -20,7 +21,7 @@ constexpr const char* kQuantity = "a Kubernetes quantity of bytes, as 512Mi";
 
 // Thrown within this file only, as yaml-cpp's own exceptions are.
 struct Refusal : std::exception {
-  Refusal(const YAML::Node& at, std::string why) : line(at.Mark().line + 1), sentence(std::move(why)) {}
+  Refusal(const YAML::Mark& at, std::string why) : line(at.line + 1), sentence(std::move(why)) {}
   int line;
   std::string sentence;
 };
@@ -46,17 +47,27 @@ bool IsUtf8(const std::string& text) {
   }
 }
 
-// YAML::Load reads the first document alone, and YAML::LoadAll may never end (0.7). A line that begins with --- is
-// always a marker.
+bool IsMarker(std::string_view line, std::string_view marker) {
+  return line.starts_with(marker) && (line.size() == marker.size() || std::isspace(line[marker.size()]) != 0);
+}
+
+bool IsContent(std::string_view line) {
+  const size_t first = line.find_first_not_of(" \t\r");
+  return first != std::string_view::npos && line[first] != '#';
+}
+
+// YAML::Load reads the first document alone, and YAML::LoadAll may never end (0.7). A line that begins with --- begins
+// a document, and one that begins with ... ends one.
 bool HasSeveralDocuments(std::string_view text) {
-  bool has_content = false;
+  bool has_begun = false, has_ended = false;
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
-    const bool is_marker = line.starts_with("---") && (line.size() == 3 || line[3] == ' ' || line[3] == '\r');
-    if (is_marker && has_content) return true;
-    const size_t first = line.find_first_not_of(" \t\r");
-    has_content |= !is_marker && first != std::string_view::npos && line[first] != '#' && line[0] != '%';
+    const bool is_begin = IsMarker(line, "---"), is_end = IsMarker(line, "...");
+    const bool is_content = !is_begin && !is_end && !line.starts_with('%') && IsContent(line);
+    if ((is_begin && has_begun) || ((is_begin || is_content) && has_ended)) return true;
+    has_begun |= is_begin || is_content;
+    has_ended |= is_end && has_begun;
   }
   return false;
 }
@@ -98,9 +109,9 @@ void Value::ForEach(const std::function<void(const std::string&, const Value&)>&
   for (const auto& item : node_) {
     const std::string& name = item.first.Scalar();
     const std::string key = key_.empty() ? name : key_ + "." + name;
-    if (!IsUtf8(name)) throw Refusal(item.first, key + ": this key is not UTF-8");
-    if (!seen.insert(name).second) throw Refusal(item.first, key + ": given twice");
-    visit(name, Value(item.second, key));
+    if (!IsUtf8(name)) throw Refusal(item.first.Mark(), key + ": this key is not UTF-8");
+    if (!seen.insert(name).second) throw Refusal(item.first.Mark(), key + ": given twice");
+    visit(name, Value(item.second, key, item.first.Mark()));
   }
 }
 
@@ -110,7 +121,7 @@ void Value::Read(const Table& table) const {
     if (field != table.end()) return field->second(value);
     std::vector<std::string> names;
     for (const auto& [known, unused] : table) names.push_back(known);
-    value.Fail(value.key_ + ": this key is unknown; accepted: " + Joined(names));
+    throw Refusal(value.key_mark_, value.key_ + ": this key is unknown; accepted: " + Joined(names));
   });
 }
 
@@ -118,7 +129,7 @@ void Value::Refuse(const std::string& accepted) const {
   Fail((key_.empty() ? "the file" : key_) + ": " + Shown(node_) + " is not accepted; accepted: " + accepted);
 }
 
-void Value::Fail(const std::string& sentence) const { throw Refusal(node_, sentence); }
+void Value::Fail(const std::string& sentence) const { throw Refusal(node_.Mark(), sentence); }
 
 bool Parse(const std::string& text, const std::string& name, const Field& file, std::string* error) {
   if (HasSeveralDocuments(text)) {
@@ -208,14 +219,14 @@ Field List(std::vector<std::string>* to, std::string accepted, bool (*is_accepte
                 to->push_back(text);
                 return is_accepted(text);
               })](const Value& list) {
-    to->clear();
+    if (!list.IsAbsent()) to->clear();
     fill(list);
   };
 }
 
 Field Map(std::map<std::string, std::string, std::less<>>* to) {
   return [to](const Value& map) {
-    to->clear();
+    if (!map.IsAbsent()) to->clear();
     map.ForEach([to](const std::string& name, const Value& value) { (*to)[name] = value.Scalar("a text"); });
   };
 }

@@ -29,11 +29,15 @@ using Table = std::map<std::string, Field>;
 // A value of the file with its key. For fields of a daemon's own.
 class Value {
  public:
-  Value(YAML::Node node, std::string key) : node_(std::move(node)), key_(std::move(key)) {}
+  // `key_mark`: where the key stands; for an entry of a list and for the file, that of the value.
+  Value(YAML::Node node, std::string key, YAML::Mark key_mark)
+      : node_(std::move(node)), key_(std::move(key)), key_mark_(key_mark) {}
+  Value(const YAML::Node& node, std::string key) : Value(node, std::move(key), node.Mark()) {}
 
   const std::string& key() const { return key_; }               // "lending.mode", "clients[0].id"; empty: the file
   std::string Scalar(const std::string& accepted) const;        // refuses maps, lists and an absent value
   std::vector<Value> Items(const std::string& accepted) const;  // of a list; an absent value is an empty one
+  bool IsAbsent() const { return node_.IsNull(); }
   void Read(const Table& table) const;  // of a map with these keys; an absent value is an empty one
   // Of a map with any keys: name and value.
   void ForEach(const std::function<void(const std::string&, const Value&)>& visit) const;
@@ -46,6 +50,7 @@ class Value {
  private:
   YAML::Node node_;
   std::string key_;
+  YAML::Mark key_mark_;
 };
 
 // False: `error` is the sentence, and the values that were stored are void. `name` is the file's, for errors.
@@ -69,10 +74,10 @@ Field QuantityOrZero(uint64_t* to);
 
 // A list. `add` stores an entry; false: it is not accepted. `accepted` describes the list.
 Field Each(std::string accepted, std::function<bool(const std::string&)> add);
-// A list that replaces `to`. Each entry has to pass `is_accepted`.
+// A list that replaces `to`, which an absent value leaves. Each entry has to pass `is_accepted`.
 Field List(std::vector<std::string>* to);
 Field List(std::vector<std::string>* to, std::string accepted, bool (*is_accepted)(const std::string&));
-// A map of texts.
+// A map of texts that replaces `to`, in the same way.
 Field Map(std::map<std::string, std::string, std::less<>>* to);
 
 // One of the words, stored as the value beside it.

@@ -88,6 +88,8 @@ TEST_CASE("configuration: an absent value keeps the default") {
   }
   Values v;
   CHECK(Error("list:\n", &v).empty());
+  CHECK(v.list.size() == 1);
+  CHECK(Error("list: []\n", &v).empty());
   CHECK(v.list.empty());
 }
 
@@ -123,8 +125,15 @@ TEST_CASE("configuration: unknown keys, keys given twice and several documents a
   CHECK(Error("name: a\nnume: b\n").starts_with("f:2: nume: this key is unknown; accepted: address, addressOrNone, "));
   CHECK(Error("section:\n  outer: 1\n") == "f:2: section.outer: this key is unknown; accepted: inner");
   CHECK(Error("name: a\nname: b\n") == "f:2: name: given twice");
-  CHECK(Error("name: a\n---\nname: b\n") == "f: the file has several documents; accepted: one");
-  CHECK(Error("# a comment\n---\nname: a--- b\n").empty());
+  CHECK(Error("section:\n  outer:\n    - 1\n") == "f:2: section.outer: this key is unknown; accepted: inner");
+  for (const char* text : {"name: a\n---\nname: b\n", "---\n---\nnume: b\n", "--- {name: a}\n---\nname: b\n",
+                           "name: a\n...\nnume: b\n", "name: a\n...\n---\n"}) {
+    CHECK(Error(text) == "f: the file has several documents; accepted: one");
+  }
+  for (const char* text : {"# a comment\n---\nname: a--- b\n", "--- # a comment\nname: a\n...\n# the end\n",
+                           "%YAML 1.2\n---\nname: a\n"}) {
+    CHECK(Error(text).empty());
+  }
 }
 
 TEST_CASE("configuration: a text that is no YAML is an error with its line") {

@@ -243,7 +243,7 @@ void PublishAll() {
   for (const auto& device : Devices()) {
     woken |= device->WakeIfLaunched();
     parked |= device->IsParked();
-    Client()->Publish(device->Counters());
+    device->Publish(Client());
   }
   __atomic_store_n(&Client()->page()->parked, parked && !woken ? 1 : 0, __ATOMIC_RELAXED);
   if (woken) WakeFollower();

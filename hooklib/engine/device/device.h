@@ -34,6 +34,9 @@
 #include "sluice/wire.h"
 
 namespace sluice {
+namespace client {
+class AgentClient;
+}
 
 struct Work;
 
@@ -199,6 +202,8 @@ struct Device final : memory::Timeline {
 
   // --- figures (device_counters.cc) ---
   sluice_gpu_counters Counters() SLUICE_TAKES_DEVICE_LOCK;
+  // Stores them in the page of the agent. Under the lock, since several threads do: the page never goes back.
+  void Publish(client::AgentClient* agent) SLUICE_TAKES_DEVICE_LOCK;
   void LogDriverCounters() SLUICE_TAKES_DEVICE_LOCK;  // at DEBUG: the driver's own totals
   uint64_t Launches() SLUICE_TAKES_DEVICE_LOCK;       // kernels and graphs so far
   void NoteSecond() SLUICE_TAKES_DEVICE_LOCK;         // once a second: the bytes that lately were used
@@ -330,6 +335,7 @@ struct Device final : memory::Timeline {
   bool OnEngineStream(F work) SLUICE_DEVICE_LOCKED;
   Stream* EngineStream(Context* context) SLUICE_DEVICE_LOCKED;
   uint64_t CountLaunches() const SLUICE_DEVICE_LOCKED;
+  sluice_gpu_counters CountAll() SLUICE_DEVICE_LOCKED;
   void CountUsed() SLUICE_TAKES_DEVICE_LOCK;
   uint64_t LinkBytes() const SLUICE_DEVICE_LOCKED;                    // moved so far, by whomever
   void FollowParked(const sluice_budget& next) SLUICE_DEVICE_LOCKED;  // before it is in force

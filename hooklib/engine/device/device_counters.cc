@@ -1,4 +1,5 @@
 // Device: figures. Driver counters that are requested and read; figures for the agent and for the lines on stderr.
+#include "hooklib/client/agent_client.h"
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/engine.h"
 #include "hooklib/engine/execute/work.h"
@@ -131,6 +132,15 @@ void Device::LogDriverCounters() {
 
 sluice_gpu_counters Device::Counters() {
   DeviceLock lock(mutex);
+  return CountAll();
+}
+
+void Device::Publish(client::AgentClient* agent) {
+  DeviceLock lock(mutex);
+  agent->Publish(CountAll());
+}
+
+sluice_gpu_counters Device::CountAll() {
   const policy::ResidencyStats& stats = residency.stats();
   sluice_gpu_counters c{};
   std::memcpy(c.uuid, uuid.data(), std::min(uuid.size(), sizeof c.uuid - 1));
