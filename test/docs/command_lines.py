@@ -64,7 +64,7 @@ WRONG = {
     "sluice-webhook --check-config --config docs": ("docs", "Is a directory"),
     "sluice-extender --check-config --config docs": ("docs", "Is a directory"),
     "sluice-agent --check-config --config /dev/zero": ("/dev/zero", "is no plain file"),
-    "sluice-extender --check-config --config /dev/zero": ("/dev/zero", "larger than 64 MiB"),
+    "sluice-extender --check-config --config /dev/zero": ("/dev/zero", "is no plain file"),
     "sluice-webhook --check-config --config /dev/zero": ("/dev/zero", "larger than 64 MiB"),
     "sluice-webhook --print-policy manifests --ca docs": ("--ca", "docs", "Is a directory"),
     "sluice-webhook --drain -1": ("--drain", "-1", "0 to 3600"),

@@ -31,7 +31,7 @@ MACHINE = {
         "budget_bytes=37526175744", {"sluice run": "sluice run --gpu sim", "train.py": "{here}/train.py"}
     ),
     "sluice run --memory 4Gi --log-level INFO -- python3 train.py": Run(
-        "4.00 GiB", {"sluice run": "sluice run --gpu sim", "train.py": "{here}/train.py"}
+        "budget_bytes=4294967296", {"sluice run": "sluice run --gpu sim", "train.py": "{here}/train.py"}
     ),
     # Without a GPU or an agent it must report both.
     "sluice doctor": Run("fix:", status=1),
