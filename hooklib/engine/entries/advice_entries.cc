@@ -37,14 +37,17 @@ CUresult AttachTo(CUstream stream, bool per_thread, CUdeviceptr pointer, size_t 
   const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
   if (!tracked && IsFreeInArena(pointer)) return CUDA_ERROR_INVALID_VALUE;
   // Of a stream that is not there the driver says so.
-  if (!tracked || !FindStream(stream, per_thread)) return RunUnplanned(stream, per_thread, attach);
+  Stream* const queue = tracked ? FindStream(stream, per_thread) : nullptr;
+  if (!queue) return RunUnplanned(stream, per_thread, attach);
   const memory::Allocation& allocation = tracked->allocation;
   const bool is_whole = pointer == tracked->base && (bytes == 0 || bytes == allocation.bytes);
   const bool is_single = flags == CU_MEM_ATTACH_SINGLE;
   const bool is_known = flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST || is_single;
   const bool is_legacy = stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
   if (!allocation.app_managed || !is_whole || !is_known || (is_single && is_legacy)) return CUDA_ERROR_INVALID_VALUE;
-  return CurrentFailure();
+  const CUresult result = RunUnplanned(stream, per_thread, [] { return CurrentFailure(); });
+  KeepBarrier(queue);
+  return result;
 }
 
 }  // namespace

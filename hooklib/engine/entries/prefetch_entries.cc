@@ -50,7 +50,9 @@ CUresult Plan(Stream* stream, CUdeviceptr pointer, size_t bytes) {
   work.stream = stream;
   work.exact = std::span(&range, 1);
   work.read_only = 1;
-  return RunWork(work, [] { return CurrentFailure(); });
+  const CUresult result = RunWork(work, [] { return CurrentFailure(); });
+  KeepBarrier(stream);
+  return result;
 }
 
 void NotePrefetch(const TrackedAddress& block, CUdeviceptr pointer, size_t bytes, CUmemLocation to) {

@@ -180,6 +180,12 @@ void EndCounted(void* queue) {
   stream->seq.fetch_add(1, std::memory_order_release);
 }
 
+void KeepBarrier(Stream* stream) {
+  if (!stream->legacy()) return;
+  DeviceLock lock(stream->device->mutex);
+  stream->device->RecordEvent(stream);
+}
+
 void WorkScope::End(CUresult result) {
   if (capturing_) return;
   NoteAnswer(stream_->owner, result);

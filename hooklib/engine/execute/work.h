@@ -69,6 +69,11 @@ CUresult RunUnplanned(CUstream handle, bool per_thread, Issue issue) {
   return result;
 }
 
+// Behind a call that is counted in the stream, and that the engine served without the driver: the legacy stream is a
+// barrier among the blocking streams of its context all the same. An event is recorded there; no other stream needs
+// one.
+void KeepBarrier(Stream* stream) SLUICE_TAKES_DEVICE_LOCK;
+
 // In steady state, where nothing has moved for two iterations, an event is set behind every so many launches: none is
 // needed soon.
 inline constexpr uint64_t kSteadyLaunchesPerEvent = 64;
