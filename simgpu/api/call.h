@@ -172,7 +172,7 @@ bool HasSymbol(const char* elf_name);  // in the simulated driver's version
   NEED_STREAM(handle);     \
   if (const CUresult refused = simgpu::RefuseImplicit(call, stream); refused != CUDA_SUCCESS) return refused
 // Of such a call that is unsafe as well: a capture of another stream may bar it. BEGIN comes before, not BEGIN_UNSAFE:
-// the driver looks at the legacy stream first (H100 and H200, driver 580).
+// the driver looks at the legacy stream first (H200, driver 580).
 #define NEED_UNSAFE_QUEUE(handle)                                                                     \
   NEED_QUEUE(handle);                                                                                 \
   if (!simgpu::TheDriver().captures.empty() && !simgpu::Capturing(stream)) {                          \

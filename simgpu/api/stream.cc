@@ -275,7 +275,11 @@ ENTRY(cuStreamAttachMemAsync, _ptsz, (CUstream s, CUdeviceptr p, size_t length, 
   NEED_ARG(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST || flags == CU_MEM_ATTACH_SINGLE);
   NEED_ARG(flags != CU_MEM_ATTACH_SINGLE || !stream->sim->legacy);
   if (simgpu::Capturing(stream)) return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  return CUDA_SUCCESS;
+  // Memory is accessible to all in any case. The operation is in the stream's order, and in the legacy stream a
+  // barrier.
+  Op* op = Sim().NewOp(OpKind::kAction);
+  op->action = [](void*, uint64_t) {};
+  return simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_EMPTY);
 }
 
 ENTRY(cuStreamCopyAttributes, _ptsz, (CUstream to, CUstream from), (to, from)) {

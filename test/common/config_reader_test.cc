@@ -93,7 +93,7 @@ TEST_CASE("configuration: an absent value keeps the default") {
   CHECK(v.list.empty());
 }
 
-TEST_CASE("configuration: an error says file, line, key, the value and what is accepted") {
+TEST_CASE("configuration: an error says file, line, key, the value and the accepted ones") {
   CHECK(Error("name: a\nnumber: 4\n") == "f:2: number: '4' is not accepted; accepted: a whole number from 5 to 100");
   for (const char* number : {"101", "-6", "6.0", "0x10", "6 7", "99999999999999999999", "''"}) {
     CHECK(Error(std::string("number: ") + number).starts_with("f:1: number: '"));

@@ -160,4 +160,25 @@ SCENARIO(launches_left_to_faults_see_their_ends) {
   PrintDigest("table", table, kTable);
 }
 
+// Calls that the engine serves itself are barriers in the legacy stream, as the driver's are.
+SCENARIO(served_calls_in_the_legacy_stream) {
+  Card card;
+  CUmemLocation gpu{};
+  gpu.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUstream streams[2] = {};
+  for (CUstream& s : streams) OK(cuStreamCreate(&s, CU_STREAM_DEFAULT));
+  const CUdeviceptr managed = card.Managed(kMiB);
+  const CUdeviceptr p[] = {Alloc(200 * kMiB), Alloc(200 * kMiB), Alloc(200 * kMiB)};
+  for (uint32_t i = 0; i < 24; ++i) {
+    const uint32_t to = i % 3, from = (i + 2) % 3;
+    card.Named(streams[i % 2], {Update(p[to], 200 * kMiB, to + 1), Read(p[from], 200 * kMiB, from + 1)}, 5'000'000);
+    if (i % 4 < 2) {
+      OK(cuStreamAttachMemAsync(nullptr, managed, 0, CU_MEM_ATTACH_GLOBAL));
+    } else {
+      OK(cuMemPrefetchAsync(managed, kMiB, gpu, 0, nullptr));
+    }
+  }
+  for (const CUdeviceptr at : p) PrintDigest("block", at, 200 * kMiB);
+}
+
 }  // namespace scenario

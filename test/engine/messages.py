@@ -1,8 +1,8 @@
 """Messages of the engine that its tests match as text: those that users read.
 
-All else a test reads by key: the exit line, event lines (`event key=value`), counters, the simulated GPU's figures. A
-warning is what a user acts on, and its words are the behaviour: it names the setting, the sizes or the reason. No key
-says the same, so its test must see the words. They are here alone, and a new wording changes this file alone.
+All else a test reads by key: the exit line, event lines (`event key=value`), counters, the simulated GPU's figures.
+Users act on a warning, and its words are the behaviour: it names the setting, the sizes or the reason. No key says the
+same, so its test must see the words. They are here alone, and a new wording changes this file alone.
 """
 
 import re

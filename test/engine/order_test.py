@@ -22,6 +22,7 @@ from engine_rig import (
 
 scenario("threads", of="threads_with_own_streams", modes=ALL_MODES)
 scenario("legacy_stream", of="legacy_stream_orders")
+scenario("served_calls_in_the_legacy_stream")
 scenario("producers_and_consumers")
 scenario("streams_created_and_destroyed")
 scenario("unseen_access", of="access_that_no_parameter_shows", modes=ALL_MODES)

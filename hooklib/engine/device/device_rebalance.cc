@@ -156,8 +156,10 @@ void Device::PrepareForOtherDevices() {
   residency.set_discards_on_host(false);
   PopulateDiscarded(true);
   for (int ms = 0; ms < kMaxWaitMs && discard_owner; ++ms) {
-    RelaxedCapture relaxed;
-    PollQueue(&discard_owner->discard_queue, &discard_owner->context->events);
+    {
+      RelaxedCapture relaxed;
+      PollQueue(&discard_owner->discard_queue, &discard_owner->context->events);
+    }
     if (discard_owner->discard_queue.done >= discard_op) break;
     DeviceUnlock unlocked(mutex);
     nanosleep(&kPause, nullptr);
