@@ -320,6 +320,9 @@ class Life(Upgrades, product_test.Product):
             )
             p.kubectl("delete", "-f", p.ROOT / "manifests" / "sluice.yaml", "--wait=true", timeout=120)
         finally:
+            # The garbage collector ends the node's pods after the DaemonSet: they would make the folders again.
+            p.kubectl("-n", p.SPACE, "wait", "--for=delete", "pods", "-l", "app.kubernetes.io/component=node",
+                      "--timeout=60s", check=False, timeout=90)  # fmt: skip
             for folder in made:
                 shutil.rmtree(folder, ignore_errors=True)
             self.install()

@@ -61,14 +61,16 @@ def pod_cgroup(uid, container):
     return cgroup(f"sluice-test/kubepods/besteffort/pod{uid}/{container * 64}")
 
 
-def contained(folder, command, procs=None, **popen):
-    """Runs a shell command as a container's process: in a mount namespace where only `folder` is at /opt/sluice/run."""
+def contained(folder, command, procs=None, program=None, **popen):
+    """Runs a shell command as a container's process: in a mount namespace where only `folder` is at /opt/sluice/run,
+    and `program`, if any, at /opt/program. Another user runs it, who may not see the build folder."""
     if os.geteuid() != 0:
         raise Skipped("a container needs root")
     outer = (
         "mount -t tmpfs none /opt && mkdir -p /opt/sluice/run && "
         f"mount --bind {shlex.quote(str(folder))} /opt/sluice/run"
-        f" && exec setpriv --reuid 1000 --regid 1000 --clear-groups sh -c {shlex.quote(command)}"
+        + (f" && touch /opt/program && mount --bind {shlex.quote(str(program))} /opt/program" if program else "")
+        + f" && exec setpriv --reuid 1000 --regid 1000 --clear-groups sh -c {shlex.quote(command)}"
     )
     enter = f"echo $$ > {procs} && " if procs else ""
     return subprocess.Popen(["unshare", "-m", "sh", "-c", enter + outer], **popen)

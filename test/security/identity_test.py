@@ -88,7 +88,7 @@ def a_process_that_left_all_mounts_is_known_by_its_cgroup(a):
     procs = pod_cgroup("0f3a2b4c-1111-2222-3333-444455556666", "c")
     hook = a.hook(attacker)
     procs.write_text(str(hook.p.pid))  # before the agent looks: it reads the cgroup of each that connects
-    again = contained(attacker.parent, f"exec {hook.p.args[0]} /opt/sluice/run/agent.sock", procs,
+    again = contained(attacker.parent, "exec /opt/program /opt/sluice/run/agent.sock", procs, hook.p.args[0],
                       stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # fmt: skip
     wait_for("two processes", lambda: len(a.allocation("pod-attacker")["processes"]) == 2)
     p = subprocess.Popen(["sh", "-c", f"echo $$ > {procs} && exec sleep 60"])
