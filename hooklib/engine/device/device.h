@@ -114,6 +114,9 @@ struct Device final : memory::Timeline {
   // Nothing: no allocation of the engine's, the driver's to free. Never waits where `stream` is given.
   // `is_async`: in the order of a stream, which is `stream` if it is this device's, else 0.
   std::optional<CUresult> Free(CUdeviceptr pointer, memory::StreamId stream, bool is_async) SLUICE_TAKES_DEVICE_LOCK;
+  // Waits for the work that the context of this block has queued, as the driver's cuMemFree does. Another address, or
+  // memory of a pool: returns at once. An error is that of the work.
+  CUresult AwaitContextOf(CUdeviceptr block) SLUICE_TAKES_DEVICE_LOCK;
   // Gives arenas that are wholly free back to the driver. cuMemFree waits for the whole GPU: to be called where the
   // application's own call waits as well, and without any lock. `only_idle`: nothing is done while a stream has work.
   void ReturnArenas(bool only_idle) SLUICE_TAKES_DEVICE_LOCK;
@@ -313,6 +316,8 @@ struct Device final : memory::Timeline {
     uint64_t mapped_bytes = 0;           // of chunks that were mapped: these count as requested
   };
   Reservation* ReservationOf(memory::Va va) SLUICE_DEVICE_LOCKED;
+  void AwaitByQueries(memory::Mark mark) SLUICE_TAKES_DEVICE_LOCK;
+  Context* OwnerOf(memory::Va block, bool is_unevictable) SLUICE_DEVICE_LOCKED;  // by its arena; null: none
   std::vector<memory::Extent> AddChunks(Reservation* reservation, memory::Extent range) SLUICE_DEVICE_LOCKED;
   bool Populate(Context* context, const std::vector<memory::Extent>& runs) SLUICE_DEVICE_LOCKED;
   void PinMappings(memory::Extent range) SLUICE_DEVICE_LOCKED;

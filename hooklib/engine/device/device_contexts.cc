@@ -29,6 +29,15 @@ void Device::AddPeer(CUdevice peer) {
   }
 }
 
+Context* Device::OwnerOf(memory::Va block, bool is_unevictable) {
+  for (const auto& [handle, context] : contexts) {
+    const auto& arenas = is_unevictable ? context->unevictable_arenas : context->managed_arenas;
+    const auto it = arenas.upper_bound(block);
+    if (it != arenas.begin() && block < std::prev(it)->first + std::prev(it)->second) return context.get();
+  }
+  return nullptr;
+}
+
 void Device::ContextEnds(CUcontext handle) {
   tokens.ContextEnds(handle);
   DeviceLock lock(mutex);
