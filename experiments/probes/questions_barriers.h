@@ -8,6 +8,7 @@ inline void CUDA_CB DoNothing(void*) {}
 struct StreamBlocks {
   CUdeviceptr alloc, alloc2, managed, pool;
   CUevent event;  // recorded in another stream that does not block, and over
+  CUevent untimed;
 };
 struct StreamCall {
   const char* name;
@@ -38,6 +39,7 @@ inline const StreamCall kBarrierCalls[] = {
     {"copy_nothing", IN_STREAM(cuMemcpyDtoDAsync(b.alloc2, b.alloc, 0, s))},
     {"host_function", IN_STREAM(cuLaunchHostFunc(s, DoNothing, nullptr))},
     {"event_record", IN_STREAM(cuEventRecord(b.event, s))},
+    {"untimed_event_record", IN_STREAM(cuEventRecord(b.untimed, s))},
     {"wait_event", IN_STREAM(cuStreamWaitEvent(s, b.event, 0))},
     {"write_value", IN_STREAM(cuStreamWriteValue32(s, b.alloc, 1, 0))},
 };
@@ -58,10 +60,11 @@ inline std::thread Close(CUstream waiting, int milliseconds) {
 // Whether a blocking stream waits for work of the legacy stream, and the reverse, through `call` alone: `waiting` waits
 // for the host, `call` is made in `middle`, and `asked` is asked whether its work is done.
 inline void Barrier(const StreamCall& call, bool from_legacy) {
-  StreamBlocks b{Allocate(kMiB), Allocate(kMiB), Managed(kMiB), OfPool(nullptr, kMiB), nullptr};
+  StreamBlocks b{Allocate(kMiB), Allocate(kMiB), Managed(kMiB), OfPool(nullptr, kMiB), nullptr, nullptr};
   CUstream waiting = nullptr, asked = nullptr;
   for (CUstream* s : {&waiting, &asked}) NEED(cuStreamCreate(s, 0));
   NEED(cuEventCreate(&b.event, 0));
+  NEED(cuEventCreate(&b.untimed, CU_EVENT_DISABLE_TIMING));
   NEED(cuEventRecord(b.event, other));
   NEED(cuCtxSynchronize());
   if (from_legacy) waiting = CU_STREAM_LEGACY;

@@ -118,9 +118,11 @@ CUresult Record(simgpu::Call& call, CUevent e, CUstream stream) {
     return CUDA_SUCCESS;
   }
   e->capture.reset();
-  // The legacy stream's event covers the blocking streams' work too, and theirs comes behind the legacy stream's.
+  // The legacy stream's event covers the blocking streams' work too, and theirs comes behind the legacy stream's. One
+  // without a time is nothing in a stream that has no work.
+  const bool is_nothing = (e->flags & CU_EVENT_DISABLE_TIMING) != 0 && !stream->sim->Busy();
   const bool joins = stream->sim->legacy ? Sim().AnyBusy(stream->context, stream->context->card)
-                                         : stream->sim->blocking && stream->context->legacy->sim->Busy();
+                                         : stream->sim->blocking && !is_nothing && stream->context->legacy->sim->Busy();
   if (joins) {
     Op* op = Sim().NewOp(OpKind::kFence);
     auto fence = std::make_shared<simgpu::Fence>();

@@ -115,7 +115,7 @@ struct Target {
   bool textures = false;  // kernels that sample exist for the simulated GPU only
   // 2 to 4: also the later forms; without them the programs of a seed stay as they were.
   int forms = 1;
-  // Programs rely on cuMemFree's wait, and on frees and events as parts of the legacy stream's barrier.
+  // Programs rely on cuMemFree's wait, and on frees, and the legacy stream's events, as parts of its barrier.
   bool waits = false;
   // GPU memory that a program holds at most, in bytes.
   int64_t live_bytes = 256 << 20;

@@ -372,3 +372,20 @@ SCENARIO(calls_from_a_profiler_inside_a_call) {
   EXPECT(profiler.callbacks >= 6 * 2 * blocks.size());
   for (const CUdeviceptr block : blocks) PrintDigest("block", block, 64 * kMiB);
 }
+
+// cuMemFree asks which streams hold work. One that was destroyed with work in it cannot be asked.
+SCENARIO(freed_beside_a_capture_and_a_destroyed_stream) {
+  Card card;
+  CUstream destroyed = card.Stream(), captured = card.Stream();
+  const CUdeviceptr block = Alloc(64 * kMiB), other = Alloc(64 * kMiB);
+  card.Named(destroyed, {Update(block, 64 * kMiB, 1)}, 1'000'000);
+  OK(cuStreamDestroy(destroyed));
+  OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuMemFree(other));
+  CUgraph graph = nullptr;
+  OK(cuStreamEndCapture(captured, &graph));
+  OK(cuGraphDestroy(graph));
+  OK(cuCtxSynchronize());
+  PrintDigest("block", block, 64 * kMiB);
+  OK(cuMemFree(block));
+}

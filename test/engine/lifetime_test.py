@@ -14,6 +14,7 @@ scenario("captures_of_one_thread_in_two_contexts", profile="two-gpu", evicts=Fal
 scenario("captures_that_are_dropped", evicts=False)
 scenario("threads_end_with_default_streams", pressed=None)
 scenario("own_discard_of_freed_memory", pressed=None)
+scenario("freed_beside_a_capture_and_a_destroyed_stream", evicts=False)
 scenario("stream_ordered_free_does_not_wait", pressed=None)
 scenario("free_waits_without_a_lock", pressed=None)
 scenario("stream_ordered_free_beside_a_capture", pressed=None)

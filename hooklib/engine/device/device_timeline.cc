@@ -82,7 +82,7 @@ void Device::AwaitByQueries(memory::Mark mark) {
       DeviceLock lock(mutex);
       const Stream* const stream = StreamById(mark.stream);
       ++poll_epoch;
-      if (!stream || IsCapturing(*stream) || Done(mark)) return;
+      if (!stream || stream->destroyed || IsCapturing(*stream) || Done(mark)) return;
     }
     nanosleep(&kPause, nullptr);
   }
@@ -109,7 +109,8 @@ CUresult Device::AwaitContextOf(CUdeviceptr block) {
     if (!scope.is_current()) return CUDA_SUCCESS;
     for (const auto& stream : streams) {
       const memory::Mark mark{stream->id, stream->seq.load()};
-      if (stream->context != owner || IsCapturing(*stream) || Done(mark)) continue;
+      // The driver crashes where it is asked about a stream that was destroyed.
+      if (stream->context != owner || (!stream->destroyed && IsCapturing(*stream)) || Done(mark)) continue;
       if (stream->legacy()) legacy = mark;
       const bool is_mine = !stream->per_thread() || stream->thread == ThisThread();
       const CUevent event =

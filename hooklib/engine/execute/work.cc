@@ -188,9 +188,16 @@ void KeepBarrier(Stream* stream) {
     return other.get() != stream && other->context == stream->context && !other->destroyed && other->blocking &&
            (stream->legacy() || other->legacy());
   });
-  if (!is_seen) return;
-  stream->seq.fetch_add(1, std::memory_order_release);  // the event is work of its own
-  stream->device->RecordEvent(stream);
+  if (!is_seen || !stream->context || IsCapturing(*stream)) return;
+  RelaxedCapture relaxed;
+  const ContextScope scope(stream->context->handle);
+  if (!scope.is_current()) return;
+  // One with a time: the driver leaves others out of a stream that has no work.
+  EventPool* const pool = &stream->context->timing_events;
+  const CUevent event = pool->Record(stream->handle);
+  if (!event) return;
+  pool->Give(event);
+  stream->seq.fetch_add(1, std::memory_order_release);
 }
 
 void WorkScope::End(CUresult result) {
