@@ -6,6 +6,7 @@
 //   g++ -x c++ -std=c++17 -I CUDA/include -o q experiments/probes/questions.cu -lcuda -lpthread
 //   SIMGPU_CAPTURE=error SIMGPU_MISUSE=report LD_LIBRARY_PATH=build/lib/simgpu ./q
 #include "questions.h"
+#include "questions_barriers.h"
 #include "questions_ipc.h"
 #include "questions_order.h"
 
@@ -354,6 +355,7 @@ int main(int argc, char** argv) {
   Ask("counted", Counted);
   Ask("range", Ranges);
   AskOfOrder();
+  AskOfBarriers();
   AskOfIpc();
   for (const char* kind :
        {"neighbour", "gap", "end", "managed_neighbour", "managed_gap", "pool_neighbour", "pool_gap", "vmm_end"})

@@ -120,13 +120,14 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
   Allocation* a = simgpu::FindAllocation(p);
   NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped && !a->is_freed);
   NEED_ARG(!simgpu::IsOpenedMemory(p));  // another process' memory is closed, not freed.
-  // The driver waits for all work that might use it; of a pool's memory it takes that for done (programming guide,
+  // The driver waits for all work of the block's context; of a pool's memory it takes that for done (programming guide,
   // stream-ordered memory allocator).
   Sim().CatchUp(call.lock);
   if (simgpu::PoolOf(*a) != nullptr) {
     Sim().CheckIdle(p, a->size, simgpu::SeenTime(), "freed");
   } else {
-    Sim().WaitContext(call.lock, nullptr, a->card, "a device (cuMemFree)");
+    const auto owner = static_cast<CUcontext>(a->owner);
+    simgpu::WaitFor(call, simgpu::OwnerOf(owner != nullptr ? owner : context), "a context (cuMemFree)");
   }
   return simgpu::FreeNow(p);
 }

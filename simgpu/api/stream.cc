@@ -118,8 +118,10 @@ CUresult Record(simgpu::Call& call, CUevent e, CUstream stream) {
     return CUDA_SUCCESS;
   }
   e->capture.reset();
-  // The legacy stream's event covers the blocking streams' work too.
-  if (stream->sim->legacy && Sim().AnyBusy(stream->context, stream->context->card)) {
+  // The legacy stream's event covers the blocking streams' work too, and theirs comes behind the legacy stream's.
+  const bool joins = stream->sim->legacy ? Sim().AnyBusy(stream->context, stream->context->card)
+                                         : stream->sim->blocking && stream->context->legacy->sim->Busy();
+  if (joins) {
     Op* op = Sim().NewOp(OpKind::kFence);
     auto fence = std::make_shared<simgpu::Fence>();
     op->fence = fence;
@@ -188,6 +190,12 @@ ENTRY(cuStreamWaitEvent, _ptsz, (CUstream s, CUevent e, unsigned int flags), (s,
   }
   if (simgpu::WaitShared(call, e, stream)) return CUDA_SUCCESS;
   if (e->fence != nullptr) Sim().SubmitWait(call.lock, stream->sim, e->fence);
+  // A barrier in the legacy stream, even where the event is over (experiments/probes/questions_barriers.h).
+  if (stream->sim->legacy && Sim().AnyBusy(stream->context, stream->context->card)) {
+    Op* op = Sim().NewOp(OpKind::kFence);
+    op->fence = std::make_shared<simgpu::Fence>();
+    Sim().Submit(call.lock, stream->sim, op);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -211,7 +219,10 @@ ENTRY(cuStreamQuery, _ptsz, (CUstream s), (s)) {
   NEED_UNSAFE_QUEUE(s);
   if (simgpu::Capturing(stream)) return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   Sim().CatchUp(call.lock);
-  return stream->sim->Busy() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+  // Another thread's wait may have run the stream's work to its end, which is later than this thread's time.
+  const bool is_over =
+      !stream->sim->Busy() && stream->sim->free_at - Sim().profile().kernel_gap_ns <= simgpu::SeenTime();
+  return is_over ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 ENTRY(cuStreamGetCtx, _ptsz, (CUstream s, CUcontext* out), (s, out)) {
@@ -275,8 +286,9 @@ ENTRY(cuStreamAttachMemAsync, _ptsz, (CUstream s, CUdeviceptr p, size_t length, 
   NEED_ARG(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST || flags == CU_MEM_ATTACH_SINGLE);
   NEED_ARG(flags != CU_MEM_ATTACH_SINGLE || !stream->sim->legacy);
   if (simgpu::Capturing(stream)) return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  // Memory is accessible to all in any case. The operation is in the stream's order, and in the legacy stream a
-  // barrier.
+  // Memory is accessible to all in any case. In the legacy stream the operation is a barrier; in another one it waits
+  // for nothing elsewhere, so there it is nothing.
+  if (!stream->sim->legacy) return CUDA_SUCCESS;
   Op* op = Sim().NewOp(OpKind::kAction);
   op->action = [](void*, uint64_t) {};
   return simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_EMPTY);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "../core/misuse.h"
 #include "ipc.h"
 
 using simgpu::Allocation;
@@ -38,6 +39,15 @@ std::set<PhysicalHandle*>& Handles() {
 std::map<std::pair<uint64_t, int>, unsigned long long>& Access() {
   static auto* all = new std::map<std::pair<uint64_t, int>, unsigned long long>;
   return *all;
+}
+
+// The handle that a caller names; null: none. The driver takes a handle for an address: it crashes with another value
+// (H100, driver 580).
+PhysicalHandle* Named(CUmemGenericAllocationHandle handle) {
+  constexpr int kAddressBits = 47;
+  if ((handle >> kAddressBits) != 0) simgpu::Misuse("a VMM handle is no value that a driver gave");
+  auto* h = reinterpret_cast<PhysicalHandle*>(handle);
+  return Handles().count(h) != 0 ? h : nullptr;
 }
 
 void DeleteIfUnused(PhysicalHandle* h) {
@@ -132,8 +142,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmem
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   BEGIN(Sim().profile().vmm_map_ns / 4);
-  auto* h = reinterpret_cast<PhysicalHandle*>(handle);
-  NEED_ARG(Handles().count(h) != 0 && h->handles > 0);
+  auto* h = Named(handle);
+  NEED_ARG(h != nullptr && h->handles > 0);
   --h->handles;
   DeleteIfUnused(h);
   return CUDA_SUCCESS;
@@ -142,8 +152,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
   BEGIN(Sim().profile().vmm_map_ns);
-  auto* h = reinterpret_cast<PhysicalHandle*>(handle);
-  NEED_ARG(Handles().count(h) != 0 && flags == 0 && size != 0);
+  auto* h = Named(handle);
+  NEED_ARG(h != nullptr && flags == 0 && size != 0);
   NEED(offset == 0 && size == h->size, CUDA_ERROR_NOT_SUPPORTED);  // a handle is mapped as a whole: H100, driver 580
   NEED_ARG(p % simgpu::kBlockBytes == 0);
   auto it = Reservations().upper_bound(p);
@@ -212,8 +222,8 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
   BEGIN(100);
-  auto* h = reinterpret_cast<PhysicalHandle*>(handle);
-  NEED_ARG(prop != nullptr && Handles().count(h) != 0 && h->handles > 0);
+  auto* h = Named(handle);
+  NEED_ARG(prop != nullptr && h != nullptr && h->handles > 0);
   *prop = h->props;
   return CUDA_SUCCESS;
 }
@@ -232,8 +242,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* p)
 CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                                       unsigned long long flags) {
   BEGIN(5000);
-  auto* h = reinterpret_cast<PhysicalHandle*>(handle);
-  NEED_ARG(out != nullptr && Handles().count(h) != 0 && h->handles > 0 && flags == 0);
+  auto* h = Named(handle);
+  NEED_ARG(out != nullptr && h != nullptr && h->handles > 0 && flags == 0);
   NEED_ARG(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && (h->props.requestedHandleTypes & type) != 0);
   Sim().CatchUp(call.lock);
   const simgpu::ContentMap* content = &h->content;

@@ -129,16 +129,21 @@ bool World::SyncFree(int context) const {
   });
 }
 
+// The legacy stream waits for the context's blocking streams, and they for it.
+void World::JoinBarrier(int stream) {
+  const Stream& self = streams[stream];
+  for (const Stream& other : streams) {
+    if (other.line < 0 || other.line == self.line || other.context != self.context) continue;
+    const bool ordered = self.number == 0 ? other.blocking : self.blocking && other.number == 0;
+    if (ordered) lines_[self.line].clock.Join(lines_[other.line].barrier);
+  }
+}
+
 Stamp World::Submit(int stream, bool runs) {
   const Stream& self = streams[stream];
   Line& line = lines_[self.line];
   line.clock.Join(host_);
-  // The legacy stream waits for the context's blocking streams, and they for it.
-  for (const Stream& other : streams) {
-    if (!runs || other.line < 0 || other.line == self.line || other.context != self.context) continue;
-    const bool ordered = self.number == 0 ? other.blocking : self.blocking && other.number == 0;
-    if (ordered) line.clock.Join(lines_[other.line].barrier);
-  }
+  if (runs) JoinBarrier(stream);
   const Stamp stamp{self.line, ++line.last};
   line.clock.Add(stamp);
   if (runs) line.barrier = line.clock;
@@ -169,11 +174,15 @@ bool World::SyncContext(int context, int thread) {
   if (!Unsafe(thread) || !SyncFree(context)) return false;
   Use(thread, context);
   Emit(kSyncContext, thread, {});
+  HostWaited(context);
+  return true;
+}
+
+void World::HostWaited(int context) {
   for (const Line& line : lines_) {
     const bool is_known = group_ == 0 || streams[line.stream].line == group_line_;
     if (is_known && streams[line.stream].context == context) host_.Join(line.clock);
   }
-  return true;
 }
 
 bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
@@ -204,6 +213,10 @@ bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
   if (way == 2 && !SyncFree(source.context)) way = 1;
   const int event = way == 0 || way == 3 || way == 5 ? EventOf(source.context, there, random) : -1;
   if (event >= 0 || is_default) Use(there, source.context);
+  if (event >= 0 && target_.forms >= 5) {
+    JoinBarrier(from);
+    lines_[source.line].barrier = lines_[source.line].clock;
+  }
   switch (way) {
     case 0: {
       Emit(kRecordEvent, there, {event, source.number});

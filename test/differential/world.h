@@ -114,7 +114,7 @@ class World {
   bool Remap(const Op& op, Random& random);
 
   // Accounts for new work on a stream.
-  // `runs` false: an allocation or a free in stream order, which is no part of the legacy stream's barrier.
+  // `runs` false: it is no part of the legacy stream's barrier, as an allocation in stream order.
   Stamp Submit(int stream, bool runs = true);
   // Orders the next work of `stream` (-1: of the host) behind `stamp` by one of several ways. False if none is legal
   // now.
@@ -122,6 +122,8 @@ class World {
   bool OrderHost(Stamp stamp, int thread, Random& random) { return Order(-1, stamp, thread, random); }
   bool OrderBlock(int stream, int block, bool write, int thread, Random& random);
   bool SyncContext(int context, int thread);
+  void HostWaited(int context);  // a call of the host has waited for all work of the context
+  void JoinBarrier(int stream);
   // The block of a context that streams write values to, made by MakeBlock; -1: none yet.
   int ValueWord(int context) const;
   int ThreadFor(int stream, int thread) const { return streams[stream].thread >= 0 ? streams[stream].thread : thread; }

@@ -144,7 +144,7 @@ bool World::EndBlock(const Op& op, Random& random) {
     if (!OrderBlock(stream, op.a, true, thread, random)) return false;
     Use(thread, streams[stream].context);
     Emit(kFreeAsync, thread, {op.a, streams[stream].number});
-    Submit(stream, false);
+    Submit(stream, target_.forms >= 5);
     FreeBlock(op.a);
     return true;
   }
@@ -175,6 +175,7 @@ bool World::EndBlock(const Op& op, Random& random) {
       Emit(kUnmap, op.thread, {op.a, block.bytes});
     } else {
       Emit(kFree, op.thread, {op.a});
+      if (waits && target_.forms >= 5) HostWaited(block.context);
       // Beside other threads, one of them may have got the address again.
       if (random.OneIn(8) && group_ == 0) Emit(kFreeAgain, op.thread, {op.a});
     }
@@ -308,7 +309,8 @@ bool World::DoWork(const Op& op) {
       Use(thread, context);
       Emit(kAttach, thread, {number, op.a, random.OneIn(2) ? CU_MEM_ATTACH_SINGLE : CU_MEM_ATTACH_GLOBAL});
       Emit(kAttach, thread, {number, op.a, CU_MEM_ATTACH_GLOBAL});
-      blocks[op.a].write = Submit(stream);
+      // In another stream than the legacy one it is no part of the barrier (experiments/probes/questions_barriers.h).
+      blocks[op.a].write = Submit(stream, false);
       return true;
     }
     default:

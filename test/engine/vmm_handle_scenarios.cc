@@ -238,3 +238,34 @@ SCENARIO(vmm_memory_ends_at_the_limit) {
   OK(cuMemRelease(handles.back()));
   OK(cuMemCreate(&handles.back(), 64 * kMiB, &prop, 0));
 }
+
+// A handle that ended is an error in each call, also where its memory went on as the driver's: mapped twice at once.
+SCENARIO(vmm_handles_that_ended) {
+  Card card;
+  constexpr uint64_t kBytes = 2 * kMiB;
+  const auto ask = [&](const char* when, Handle handle) {
+    CUmemAllocationProp properties{};
+    int file = -1;
+    Print(when, cuMemRelease(handle));
+    Print("properties", cuMemGetAllocationPropertiesFromHandle(&properties, handle));
+    const CUdeviceptr place = Reserve(kBytes);
+    Print("map", cuMemMap(place, kBytes, 0, handle, 0));
+    Print("export", cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemAddressFree(place, kBytes));
+  };
+  const Handle unused = Create(kBytes), mapped = Create(kBytes), twice = Create(kBytes);
+  OK(cuMemRelease(unused));
+  ask("never mapped", unused);
+  const CUdeviceptr p = Reserve(3 * kBytes);
+  Map(p, kBytes, mapped);
+  OK(cuMemUnmap(p, kBytes));
+  OK(cuMemRelease(mapped));
+  ask("mapped once", mapped);
+  Map(p, kBytes, twice);
+  Map(p + kBytes, kBytes, twice);
+  OK(cuMemUnmap(p, kBytes));
+  OK(cuMemUnmap(p + kBytes, kBytes));
+  OK(cuMemRelease(twice));
+  ask("mapped twice", twice);
+  OK(cuMemAddressFree(p, 3 * kBytes));
+}

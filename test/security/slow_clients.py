@@ -2,12 +2,15 @@
 
 import contextlib
 import http.client
+import os
 import socket
 import ssl
 import threading
 import time
 
 CLIENTS = 200
+# Seconds that kubelet waits for a probe. A sanitizer (scripts/sanitize) makes all slower.
+LIMIT = 5 if os.environ.keys() & {"TSAN_OPTIONS", "ASAN_OPTIONS"} else 1
 # The probe comes from 127.0.0.1. A pod on the host's network has the node's own address, as kubelet.
 NEIGHBOUR, SAME = "127.0.0.2", "127.0.0.1"
 # Silent ones (without a handshake), slow headers, slow bodies, and requests whose answers stay unread.
@@ -107,14 +110,14 @@ def long_bodies(port):
 
 
 def probe(port, tls, accepted=(200,)):
-    """Seconds until /healthz is answered, by a connection of its own as kubelet's. Its limit is a second."""
+    """Seconds until /healthz is answered, by a connection of its own as kubelet's."""
     begin = time.monotonic()
     if tls:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=1, context=context)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=LIMIT, context=context)
     else:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
     connection.request("GET", "/healthz", headers={"Connection": "close"})
     answer = connection.getresponse()
     assert answer.status in accepted, (answer.status, answer.read())
@@ -134,4 +137,4 @@ def withstands(port, page=b"/metrics", tls=False, kinds=(0, 1, 2, 3), accepted=(
     finally:
         slow.close()
     print(f"        /healthz beside {CLIENTS} slow clients: {max(took) * 1e3:.0f} ms at most")
-    assert max(took) < 1, took
+    assert max(took) < LIMIT, took

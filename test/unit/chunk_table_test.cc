@@ -58,7 +58,7 @@ TEST_CASE("a removed arena is not found by an answer from before") {
   CHECK(table.Find(kBase)->base == kBase);
 }
 
-TEST_CASE("arenas that come and go are found as in a list") {
+TEST_CASE("arenas that are added and removed are found as in a list") {
   std::mt19937 random(1);
   ChunkTable table;
   constexpr uint64_t kSlots = 40, kSlotChunks = 3;

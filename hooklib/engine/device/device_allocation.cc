@@ -273,12 +273,7 @@ std::optional<CUresult> DeviceMemory::Free(CUdeviceptr pointer, memory::StreamId
     allocated_bytes -= size;
     ReleaseContainer(size);
   }
-  Context* owner = nullptr;
-  for (auto& [handle, context] : contexts) {
-    const auto& arenas = is_unevictable ? context->unevictable_arenas : context->managed_arenas;
-    auto it = arenas.upper_bound(base);
-    if (it != arenas.begin() && base < std::prev(it)->first + std::prev(it)->second) owner = context.get();
-  }
+  Context* const owner = OwnerOf(base, is_unevictable);
   if (!owner) return CUDA_SUCCESS;
   (is_unevictable ? owner->unevictable : owner->managed)->Free(base, size, stream);
   has_surplus_ = true;

@@ -21,6 +21,15 @@ Context* DeviceStreams::ContextFor(CUcontext handle) {
   return entry.get();
 }
 
+Context* DeviceStreams::OwnerOf(memory::Va block, bool is_unevictable) {
+  for (const auto& [handle, context] : contexts) {
+    const auto& arenas = is_unevictable ? context->unevictable_arenas : context->managed_arenas;
+    const auto it = arenas.upper_bound(block);
+    if (it != arenas.begin() && block < std::prev(it)->first + std::prev(it)->second) return context.get();
+  }
+  return nullptr;
+}
+
 CUcontext DeviceStreams::MemoryContext(CUcontext current) {
   if (!IsGreenContext(current)) return current;
   CUcontext primary = nullptr;

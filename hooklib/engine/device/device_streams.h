@@ -37,6 +37,9 @@ class DeviceStreams : public DeviceContainer {
     return none ? 0 : CountOutstanding(stream);
   }
   size_t CountOutstanding(Stream* stream) SLUICE_DEVICE_LOCKED;
+  // Waits for the work that the context of this block has queued, as the driver's cuMemFree does. Another address, or
+  // memory of a pool: returns at once. An error is that of the work.
+  CUresult AwaitContextOf(CUdeviceptr block) SLUICE_TAKES_DEVICE_LOCK;
   // memory::Timeline
   bool Done(memory::Mark mark) final SLUICE_DEVICE_LOCKED;
   bool MarkAll(std::vector<memory::Mark>* marks) final SLUICE_DEVICE_LOCKED;
@@ -45,6 +48,8 @@ class DeviceStreams : public DeviceContainer {
 
  protected:
   using DeviceContainer::DeviceContainer;
+  void AwaitByQueries(memory::Mark mark) SLUICE_TAKES_DEVICE_LOCK;
+  Context* OwnerOf(memory::Va block, bool is_unevictable) SLUICE_DEVICE_LOCKED;  // by its arena; null: none
   bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;  // its work, and everything on its queues
 };
 

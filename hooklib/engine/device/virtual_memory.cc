@@ -146,6 +146,8 @@ Physical* FindPhysical(Handle handle) {
   return it == TheState().handles.end() ? nullptr : it->second.get();
 }
 
+bool IsEnded(Handle handle) { return (handle >> 48) == (kOwnHandles >> 48) && !FindPhysical(handle); }
+
 Reserved* ReservedAt(Va va) {
   auto& all = TheState().reservations;
   auto it = all.upper_bound(va);
@@ -350,6 +352,7 @@ CUresult Release(Handle handle) {
   MutexLock changes(g_changes);
   MutexLock lock(g_mutex);
   Physical* const physical = FindPhysical(handle);
+  if (IsEnded(handle)) return CUDA_ERROR_INVALID_VALUE;
   if (!physical) return g_real.cuMemRelease(handle);
   if (physical->references == 0) return CUDA_ERROR_INVALID_VALUE;  // only its mappings keep it
   // The lock is held: the driver may give the value to another thread's cuMemCreate at once.
@@ -365,6 +368,7 @@ CUresult Release(Handle handle) {
 CUresult GetProperties(CUmemAllocationProp* properties, Handle handle) {
   if (!Devices().empty()) {
     MutexLock lock(g_mutex);
+    if (IsEnded(handle)) return CUDA_ERROR_INVALID_VALUE;
     if (const Physical* const physical = FindPhysical(handle)) {
       if (!properties) return CUDA_ERROR_INVALID_VALUE;
       if (!physical->real) {
@@ -383,6 +387,7 @@ CUresult DriverHandle(Handle handle, const char* use, Handle* unmanaged) {
   Settlement settlement;
   MutexLock changes(g_changes);
   MutexLock lock(g_mutex);
+  if (IsEnded(handle)) return CUDA_ERROR_INVALID_VALUE;
   Physical* const physical = FindPhysical(handle);
   if (!physical) return CUDA_SUCCESS;
   if (const CUresult result = ConvertToUnmanaged(physical, use, &settlement); result != CUDA_SUCCESS) return result;

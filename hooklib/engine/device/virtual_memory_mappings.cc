@@ -169,6 +169,7 @@ CUresult Map(CUdeviceptr pointer, size_t bytes, size_t offset, Handle handle, un
   Settlement settlement;
   MutexLock changes(g_changes);
   MutexLock lock(g_mutex);
+  if (IsEnded(handle)) return CUDA_ERROR_INVALID_VALUE;
   Physical* const physical = FindPhysical(handle);
   Reserved* reserved = ReservedAt(pointer);
   const bool is_unmanaged = !physical || physical->form == Form::kUnmanaged;

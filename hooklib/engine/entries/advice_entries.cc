@@ -46,7 +46,7 @@ CUresult AttachTo(CUstream stream, bool per_thread, CUdeviceptr pointer, size_t 
   const bool is_legacy = stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
   if (!allocation.app_managed || !is_whole || !is_known || (is_single && is_legacy)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = RunUnplanned(stream, per_thread, [] { return CurrentFailure(); });
-  KeepBarrier(queue);
+  if (queue->legacy()) KeepBarrier(queue);  // in another stream it does not wait for the legacy one
   return result;
 }
 

@@ -49,15 +49,21 @@ CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make ma
   return result;
 }
 
-// Driver 580 frees managed memory in stream order only if it is a pool's (Device::Free).
+// Driver 580 frees managed memory in stream order only if it is a pool's (Device::Free). Without a stream it waits for
+// the work of the block's context first.
 template <typename Real>
-CUresult Release(CUdeviceptr pointer, Real real, const Stream* stream = nullptr) {
+CUresult Release(CUdeviceptr pointer, Real real, Stream* stream = nullptr) {
   if (const CUresult failure = CurrentFailure(); failure != CUDA_SUCCESS) return failure;
   if (Recording()) g_recorder->Free(pointer);
   for (const auto& device : Devices()) {
     if (!device->MayHold(pointer)) continue;
+    if (!stream) {
+      if (const CUresult failure = device->AwaitContextOf(pointer); failure != CUDA_SUCCESS) return failure;
+    }
     const bool is_ordered = stream && stream->device == device.get();
-    if (const auto result = device->Free(pointer, is_ordered ? stream->id : 0, stream != nullptr)) return *result;
+    const auto result = device->Free(pointer, is_ordered ? stream->id : 0, stream != nullptr);
+    if (result && stream && *result == CUDA_SUCCESS) KeepBarrier(stream);
+    if (result) return *result;
   }
   // The driver would free the whole reservation, which is managed memory.
   if (virtual_memory::IsUnmapped(pointer)) return CUDA_ERROR_INVALID_VALUE;

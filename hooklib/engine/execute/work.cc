@@ -181,8 +181,15 @@ void EndCounted(void* queue) {
 }
 
 void KeepBarrier(Stream* stream) {
-  if (!stream->legacy()) return;
+  if (!stream->blocking) return;
   DeviceLock lock(stream->device->mutex);
+  const auto& streams = stream->device->streams;
+  const bool is_seen = std::any_of(streams.begin(), streams.end(), [&](const auto& other) SLUICE_DEVICE_LOCKED {
+    return other.get() != stream && other->context == stream->context && !other->destroyed && other->blocking &&
+           (stream->legacy() || other->legacy());
+  });
+  if (!is_seen) return;
+  stream->seq.fetch_add(1, std::memory_order_release);  // the event is work of its own
   stream->device->RecordEvent(stream);
 }
 

@@ -69,9 +69,10 @@ CUresult RunUnplanned(CUstream handle, bool per_thread, Issue issue) {
   return result;
 }
 
-// Behind a call that is counted in the stream, and that the engine served without the driver: the legacy stream is a
-// barrier among the blocking streams of its context all the same. An event is recorded there; no other stream needs
-// one.
+// Behind a call in a stream's order that the engine served without the driver. The call joins the legacy
+// stream's barrier all the same: in the legacy stream it is one for the blocking streams of the context, and in a
+// blocking stream it comes behind the legacy stream's work. An event does the same (an H100 with driver 580:
+// experiments/probes/questions_barriers.h). None is recorded where no other stream could tell.
 void KeepBarrier(Stream* stream) SLUICE_TAKES_DEVICE_LOCK;
 
 // In steady state, where nothing has moved for two iterations, an event is set behind every so many launches: none is
