@@ -37,7 +37,7 @@ int Usage(const std::string& wrong) {
   std::fprintf(stderr,
                "differential: %s\nusage: differential run FIRST LAST | print SEED | count SEED, with [--ops N] [--drop "
                "I,J] [--gpus N] "
-               "[--green] [--discard] [--textures] [--forms 5] [--text] [--seconds N] [--until SECONDS]\n",
+               "[--green] [--discard] [--textures] [--forms 4] [--waits] [--text] [--seconds N] [--until SECONDS]\n",
                wrong.c_str());
   return 2;
 }
@@ -139,6 +139,8 @@ int main(int argc, char** argv) {
       options.target.green_contexts = true;
     } else if (word == "--discard") {
       options.target.discard = true;
+    } else if (word == "--waits") {
+      options.target.waits = true;
     } else if (word == "--textures") {
       options.target.textures = true;
     } else if (word.rfind("--", 0) == 0) {

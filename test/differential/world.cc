@@ -213,7 +213,7 @@ bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
   if (way == 2 && !SyncFree(source.context)) way = 1;
   const int event = way == 0 || way == 3 || way == 5 ? EventOf(source.context, there, random) : -1;
   if (event >= 0 || is_default) Use(there, source.context);
-  if (event >= 0 && target_.forms >= 5) {
+  if (event >= 0 && target_.waits) {
     JoinBarrier(from);
     lines_[source.line].barrier = lines_[source.line].clock;
   }

@@ -144,7 +144,7 @@ bool World::EndBlock(const Op& op, Random& random) {
     if (!OrderBlock(stream, op.a, true, thread, random)) return false;
     Use(thread, streams[stream].context);
     Emit(kFreeAsync, thread, {op.a, streams[stream].number});
-    Submit(stream, target_.forms >= 5);
+    Submit(stream, target_.waits);
     FreeBlock(op.a);
     return true;
   }
@@ -175,7 +175,10 @@ bool World::EndBlock(const Op& op, Random& random) {
       Emit(kUnmap, op.thread, {op.a, block.bytes});
     } else {
       Emit(kFree, op.thread, {op.a});
-      if (waits && target_.forms >= 5) HostWaited(block.context);
+      // Beside a capture the hook does not wait for work that only calls which break it would show.
+      const bool is_captured =
+          std::any_of(captures.begin(), captures.end(), [](const Capture& one) { return one.open; });
+      if (waits && target_.waits && !is_captured) HostWaited(block.context);
       // Beside other threads, one of them may have got the address again.
       if (random.OneIn(8) && group_ == 0) Emit(kFreeAgain, op.thread, {op.a});
     }
