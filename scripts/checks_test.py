@@ -52,7 +52,7 @@ class Checks(unittest.TestCase):
         self.write(
             "README.md", "# Title\n\nsluice evicts chunks. See [the agent](agent/fine.cc) and [above](#title).\n"
         )
-        for check in ("vocabulary.py", "prose.py", "lines.py", "links.py", "layering.py", "locks.py"):
+        for check in ("vocabulary.py", "prose.py", "lines.py", "links.py", "layering.py", "locks.py", "structure.py"):
             with self.subTest(check):
                 self.passes(check)
 
@@ -143,6 +143,32 @@ class Checks(unittest.TestCase):
     def test_links(self):
         self.write("a.md", "# One\n\n[gone](b.md) [no heading](#two) [fine](#one) [web](https://example.com/x)\n")
         self.finds(["links.py"], "a.md:3: b.md: no such file", "a.md:3: #two", "2 broken")
+
+    def test_structure(self):
+        functions = "".join(f"  int F{i}(int a, std::function<void()> f) const;\n" for i in range(26))
+        head = "class Large : public Small {\n public:\n  Large();\n  int size() const { return 1; }\n"
+        self.write("hooklib/policy/large.h", head + functions + "};\n")
+        self.write("hooklib/memory/long.h", "// A comment.\n" * 151)
+        self.write("agent/long.h", "// A comment.\n" * 151)
+        self.finds(
+            ["structure.py"],
+            "hooklib/policy/large.h: Large has 27 public functions",
+            "hooklib/memory/long.h: 151 lines",
+            "2 headers, 1 too long; 1 classes, 1 too large",
+        )
+        private = functions.replace("  int F0", " protected:\n  int F0")
+        self.write("hooklib/policy/large.h", f"struct Large {{\n  Large();\n{private}}};\n")
+        (self.root / "hooklib/memory/long.h").unlink()
+        self.passes("structure.py")
+
+    def test_rules(self):
+        self.write("hooklib/policy/a.cc", "constexpr int kFirst = 1, kSecond = 2;\nconstexpr uint64_t kSize = 3;\n")
+        page = "**1 rules**\n\n| rule | constants | file | reason |\n|---|---|---|---|\n"
+        page += "| one | `kFirst`%s | a.cc | rest |\n\n`kSize`\n"
+        self.write("docs/design/rules.md", page % ", `kSecond`")
+        self.passes("rules.py")
+        self.write("docs/design/rules.md", (page % ", `kGone`").replace("1 rules", "2 rules"))
+        self.finds(["rules.py"], "kSecond is in no row", "kGone does not exist", "has 1 rules, the text says 2")
 
     def test_layering(self):
         self.write("scheduler/a.cc", "#include <cuda.h>\n")

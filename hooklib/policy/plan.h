@@ -10,7 +10,7 @@
 
 #include "hooklib/memory/types.h"
 #include "hooklib/policy/fetch/graph_strategy.h"
-#include "hooklib/policy/fetch/launch_classifier.h"
+#include "hooklib/policy/fetch/launch_probe.h"
 #include "hooklib/policy/memory_names.h"
 
 namespace sluice::policy {

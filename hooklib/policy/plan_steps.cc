@@ -1,26 +1,18 @@
 // Residency, the steps of a plan: their numbers, their order and their extents.
 #include <algorithm>
 
-#include "hooklib/policy/residency.h"
+#include "hooklib/policy/plan_builder.h"
 
 namespace sluice::policy {
 
-void Residency::ClearWholePlan() {
+void PlanBuilder::ClearWholePlan() {
   plan_.Clear();
   evicted_behind_.clear();
 }
 
-void Residency::DrainOps(StreamQueues* queues, StreamId stream) {
-  while (!queues->evictions.empty() && timeline_->OutDone(stream, queues->evictions.front().first))
-    queues->evictions.pop_front();
-  while (!queues->fetches.empty() && timeline_->InDone(stream, queues->fetches.front().first)) {
-    queues->fetches.pop_front();
-  }
-}
-
 // Evictions behind the launch are queued after all other steps of its plan, so they have the last number. A wait for an
 // earlier number does not include them, and no wait for them is possible before they are queued.
-void Residency::NumberEvictAfter(StreamQueues* queues, bool graph) {
+void PlanBuilder::NumberEvictAfter(StreamQueues* queues, bool graph) {
   Merge(&plan_.evict_after);
   plan_.evict_after_op = ++queues->out_op;
   for (Chunk* chunk : evicted_behind_) chunk->evict_op = plan_.evict_after_op;
@@ -29,7 +21,7 @@ void Residency::NumberEvictAfter(StreamQueues* queues, bool graph) {
   queues->bytes_beside_graph = 0;
 }
 
-void Residency::FinishStep(StreamId stream, PlanStep* step) {
+void PlanBuilder::FinishStep(StreamId stream, PlanStep* step) {
   StreamQueues& queues = queues_[stream];
   if (step->out_op) queues.evictions.emplace_back(step->out_op, step->evict.size() * kChunkBytes);
   if (step->in_op) {
@@ -43,7 +35,7 @@ void Residency::FinishStep(StreamId stream, PlanStep* step) {
 
 // Sorts and joins adjacent extents: long runs move at the link's rate, single chunks at half of it. Never across
 // the border of two arenas, which may be neighbours: the driver refuses a range of two allocations.
-void Residency::MergeRuns(std::vector<Extent>* runs) {
+void PlanBuilder::MergeRuns(std::vector<Extent>* runs) {
   std::sort(runs->begin(), runs->end(), [](const Extent& a, const Extent& b) { return a.base < b.base; });
   size_t out = 0;
   for (size_t i = 1; i < runs->size(); ++i) {
@@ -55,6 +47,23 @@ void Residency::MergeRuns(std::vector<Extent>* runs) {
     }
   }
   runs->resize(out + 1);
+}
+
+// Whether a fetch need not wait for the evictions behind a graph larger than the capacity. The GPU holds more than the
+// budget until these are over anyhow, and demand faults would not wait: the launches between two graphs may fetch a
+// little. A chunk whose own eviction is in flight has to wait.
+bool PlanBuilder::MayOverlapEviction(StreamQueues* queues, StreamId stream, const PlanStep& step) {
+  constexpr uint64_t kMaxOverlapBytes = uint64_t{32} << 20;
+  uint64_t bytes = 0;
+  for (const Extent& run : step.fetch) bytes += run.bytes;
+  if (!queues->graph_out_op || queues->bytes_beside_graph + bytes > kMaxOverlapBytes ||
+      timeline_->OutDone(stream, queues->graph_out_op))
+    return false;
+  for (const Extent& run : step.fetch) {
+    if (IsEvicting(*chunks_.Find(run.base))) return false;
+  }
+  queues->bytes_beside_graph += bytes;
+  return true;
 }
 
 }  // namespace sluice::policy

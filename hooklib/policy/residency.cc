@@ -11,12 +11,6 @@ namespace {
 constexpr uint64_t kSmallShare = 4;
 }  // namespace
 
-uint64_t Residency::wrong_predictions() const {
-  uint64_t sum = 0;
-  for (const auto& [stream, queues] : queues_) sum += queues.predictor.wrong();
-  return sum;
-}
-
 void Residency::AddArena(Extent arena, bool populated) {
   chunks_.AddArena(arena);
   if (populated) NotePopulated(arena);
@@ -108,12 +102,6 @@ void Residency::Pin(Extent range, bool pin) {
 bool Residency::IsSteady(const SteadySets::Set& set, const PlannedLaunch& launch) const {
   return steady_sets_.IsSteady(set) && set.chunks.size() * kChunkBytes <= launch.capacity &&
          resident_bytes_ <= launch.capacity && fault_residue_.empty();
-}
-
-// Whether a prefetch may be due, or transfers in flight may have finished.
-bool Residency::MayPrefetch(const StreamQueues& queues) {
-  return queues.predictor.confident() && !queues.predictor.is_repeating() &&
-         (queues.predictor.HasAhead(kHorizonLaunches) || !queues.evictions.empty() || !queues.fetches.empty());
 }
 
 const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id, bool can_queue,
@@ -305,12 +293,6 @@ void Residency::ChooseStrategy(PlannedLaunch* launch, std::optional<size_t> hot_
   missing_.insert(missing_.begin(), hot_missing_.begin(), hot_missing_.end());
   stats_.misses += missing_.size();
   stats_.remote_bytes += launch->remote_bytes;
-}
-
-bool Residency::HasAllResident() const {
-  return std::all_of(set_.begin(), set_.end(), [this](const Chunk* chunk) {
-    return chunk->mapped_remote || (chunk->resident && chunk->demand_paged_at != now_);
-  });
 }
 
 void Residency::ForgetStream(StreamId stream) {

@@ -30,7 +30,7 @@ bool World::MakeBlock(const Op& op, Random& random) {
   block.kind = static_cast<BlockKind>(op.b);
   block.bytes = SomeBytes(random);
   // Threads that each work on more than the whole budget drive the engine to its last resort: a launch without any
-  // transfer, whose discarded chunks may be left to faults (hooklib/policy/evict/discarded.cc).
+  // transfer, whose discarded chunks may be left to faults (hooklib/policy/fetch/discarded.cc).
   if (group_ > 0) block.bytes = std::min<int64_t>(block.bytes, 4 << 20);
   if (live_bytes + block.bytes > target_.live_bytes) return false;
   const bool ordered = block.kind == kStreamOrdered || block.kind == kFromPool;

@@ -36,7 +36,7 @@ const char* ReasonForUnmanaged(CUdevice ordinal) {
 
 }  // namespace
 
-Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this, &fences) {
+Device::Device(CUdevice number) : DeviceMemory(this, number) {
   CUuuid raw{};
   const auto get_uuid = g_real.cuDeviceGetUuid_v2 ? g_real.cuDeviceGetUuid_v2 : g_real.cuDeviceGetUuid;
   if (get_uuid && get_uuid(&raw, number) == CUDA_SUCCESS) {
@@ -74,118 +74,6 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   residency.set_remote_access(GetConfig().host_access);
   residency.set_read_mostly(managed && GetConfig().read_mostly);
   residency.set_capacity(Capacity());
-}
-
-const unsigned char* Device::UuidForDriver() const { return Devices().size() > 1 ? raw_uuid_ : nullptr; }
-
-uint64_t Device::Capacity() const {
-  const uint64_t unmanaged = unmanaged_bytes.load(std::memory_order_relaxed);
-  const uint64_t room = budget.budget_bytes > unmanaged ? budget.budget_bytes - unmanaged : 0;
-  if (live_bytes + unmanaged <= budget.budget_bytes && !memory_factor.IsLowered()) return room;
-  return std::min(room, budget.budget_bytes / 100 * memory_factor.Percent());
-}
-
-void Device::UpdateMode() {
-  residency.set_capacity(Capacity());
-  const uint64_t unmanaged = unmanaged_bytes.load(std::memory_order_relaxed);
-  const uint64_t usable = total_bytes - total_bytes / 16;  // contexts and the driver itself take the rest
-  residency.set_max_resident(usable > unmanaged ? usable - unmanaged : 0);
-  residency.set_share(budget.guaranteed_bytes > unmanaged ? budget.guaranteed_bytes - unmanaged : 0);
-  if (managed && requested_bytes + unmanaged > budget.budget_bytes) Activate();
-}
-
-void Device::Activate() {
-  if (active.exchange(true)) return;
-  watches_use = false;
-  WantLibraryCalls();
-  StartCounting();
-  residency.set_names_launches(LogEnabled(settings::LogLevel::kDebug));
-  residency.NoteUnseenUse();
-  if (CountLaunches() != launches_at_unplanned_copy_) residency.ForgetAllCopies();
-  SLUICE_LOG(kInfo, "%s: %.2f GiB requested, budget %.2f GiB: residency is managed from here on", uuid.c_str(),
-             static_cast<double>(requested_bytes) / 0x1p30, static_cast<double>(budget.budget_bytes) / 0x1p30);
-}
-
-void Device::ApplyBudget(const sluice_budget& next) {
-  DeviceLock lock(mutex);
-  const bool raised = budget.generation != 0 && next.budget_bytes > budget.budget_bytes;
-  raise_expected_until_ns = 0;
-  if (raised && next.budget_bytes < live_bytes + unmanaged_bytes.load()) ExpectRaise();
-  residency.set_budget_rising(raise_expected_until_ns != 0);
-  if (next.budget_bytes != budget.budget_bytes) memory_factor.Restart();
-  FollowParked(next);
-  budget = next;
-  link_meter.SetRate(next.link_bytes_per_s, LinkBytes(), MonotonicNs());
-  if (budget.limit_bytes == 0) budget.limit_bytes = total_bytes;
-  residency.set_prefetch(static_cast<policy::Prefetch>(std::min<uint8_t>(next.prefetch, 2)));
-  g_log_level = static_cast<settings::LogLevel>(std::min<uint8_t>(next.log_level, 3));
-  UpdateMode();  // the excess is evicted by the follower's thread (Evict), and by launches
-}
-
-sluice_budget Device::Budget() {
-  DeviceLock lock(mutex);
-  return budget;
-}
-
-void Device::View(uint64_t* total, uint64_t* free) {
-  const uint64_t others = free ? OthersBytes() : 0;
-  DeviceLock lock(mutex);
-  ViewUnlocked(others, total, free);
-}
-
-void Device::ViewUnlocked(uint64_t others_bytes, uint64_t* total, uint64_t* free) const {
-  const uint64_t visible =
-      budget.visible == SLUICE_VISIBLE_LIMIT ? std::min(budget.limit_bytes, total_bytes) : budget.guaranteed_bytes;
-  const uint64_t used = allocated_bytes + unmanaged_bytes.load();
-  *total = visible;
-  if (free) *free = used < visible && others_bytes < visible - used ? visible - used - others_bytes : 0;
-}
-
-Context* Device::ContextFor(CUcontext handle) {
-  std::unique_ptr<Context>& entry = contexts[handle];
-  if (!entry) {
-    entry = std::make_unique<Context>();
-    entry->handle = handle;
-    entry->device = this;
-    entry->managed = std::make_unique<memory::ArenaAllocator>(&fences);
-    entry->unevictable = std::make_unique<memory::ArenaAllocator>(&fences);
-  }
-  return entry.get();
-}
-
-CUstream Device::Housekeeping(Context* context) {
-  if (!context->housekeeping) g_real.cuStreamCreate(&context->housekeeping, CU_STREAM_NON_BLOCKING);
-  return context->housekeeping;
-}
-
-Stream* Device::StreamById(memory::StreamId id) {
-  if (id == 0 || id > streams.size()) return nullptr;
-  Stream* stream = streams[id - 1].get();
-  return stream->context ? stream : nullptr;
-}
-
-void Device::LogIfTooLarge(const std::vector<libraries::Reach>& reaches) {
-  DeviceLock lock(mutex);
-  if (logged_large_graph_) return;
-  std::vector<memory::Extent> all;
-  for (const libraries::Reach& reach : reaches) {
-    if (const auto extent = Resolve(reach)) all.push_back(*extent);
-  }
-  std::sort(all.begin(), all.end(), [](const memory::Extent& a, const memory::Extent& b) { return a.base < b.base; });
-  uint64_t bytes = 0, end = 0;
-  for (const memory::Extent& extent : all) {
-    if (extent.end() <= end) continue;
-    bytes += extent.end() - std::max(extent.base, end);
-    end = extent.end();
-  }
-  if (bytes <= residency.capacity()) return;
-  logged_large_graph_ = true;
-  SLUICE_LOG(
-      kWarn,
-      "%s: a CUDA graph uses %.2f GiB, and %.2f GiB can be resident: chunks that most of its nodes use stay on the "
-      "GPU; the others are fetched for each launch, used in host memory or faulted in, whichever is measured to be the "
-      "fastest; a larger fraction or smaller graphs help",
-      uuid.c_str(), static_cast<double>(bytes) / 0x1p30, static_cast<double>(residency.capacity()) / 0x1p30);
 }
 
 }  // namespace sluice

@@ -30,12 +30,12 @@ bool ExceedsAddressSpace(uint64_t bytes) { return bytes >> 56 != 0; }
 constinit thread_local CUresult t_driver_answer = CUDA_SUCCESS;
 }  // namespace
 
-uint64_t Device::HostAllowance() {
+uint64_t DeviceMemory::HostAllowance() {
   return std::min<uint64_t>(budget.host_bytes, HostMemoryLeft() + residency.stats().host_bytes);
 }
 
 template <typename F, typename G>
-bool Device::AwaitShare(uint64_t bytes, F fits, G is_patient) {
+bool DeviceMemory::AwaitShare(uint64_t bytes, F fits, G is_patient) {
   // A borrower gives up 20 GB/s. A stopped one gives up nothing, and then one such wait a budget is enough.
   constexpr uint64_t kMaxWaitMs = 3000, kStepMs = 2, kPublishEveryMs = 100;
   const bool has_agent = budget.generation != 0;
@@ -60,7 +60,7 @@ bool Device::AwaitShare(uint64_t bytes, F fits, G is_patient) {
 // more for a memset of 64 bytes, and 4 to 8 us more for a copy of 4 bytes (H200, docs/benchmarks.md). A PyTorch step
 // has a hundred memsets. All small allocations together are a hundredth of the budget, and count as unmanaged memory.
 // PyTorch's segments for small tensors have one chunk.
-std::optional<memory::Va> Device::AllocateUnevictable(Context* context, uint64_t bytes, memory::StreamId stream) {
+std::optional<memory::Va> DeviceMemory::AllocateUnevictable(Context* context, uint64_t bytes, memory::StreamId stream) {
   constexpr uint64_t kMaxUnevictableBytes = uint64_t{64} << 20;
   memory::ArenaAllocator& unevictable = *context->unevictable;
   // Words that streams write and wait for cannot be managed memory: the driver refuses it there (H100, driver 580).
@@ -96,19 +96,19 @@ std::optional<memory::Va> Device::AllocateUnevictable(Context* context, uint64_t
   return unevictable.Allocate(bytes, stream);
 }
 
-bool Device::ExceedsManagedLimit(uint64_t bytes) {
+bool DeviceMemory::ExceedsManagedLimit(uint64_t bytes) {
   DeviceLock lock(mutex);
   const uint64_t limit = GetConfig().managed_limit;
   return limit && requested_bytes + reserved_bytes_ + bytes > limit;
 }
 
-bool Device::HoldsManaged() {
+bool DeviceMemory::HoldsManaged() {
   DeviceLock lock(mutex);
   return requested_bytes + reserved_bytes_ > 0;
 }
 
 // As cuMemAlloc does: the pages are on the GPU when the call returns, so that no kernel faults on memory that fits.
-bool Device::Populate(Context* context, const std::vector<Extent>& runs) {
+bool DeviceMemory::Populate(Context* context, const std::vector<Extent>& runs) {
   uint64_t bytes = 0;
   for (const Extent& run : runs) bytes += run.bytes;
   if (bytes == 0 || residency.resident_bytes() + bytes > residency.capacity() || g_captures.load() > 0) return false;
@@ -118,7 +118,7 @@ bool Device::Populate(Context* context, const std::vector<Extent>& runs) {
          g_real.cuStreamSynchronize(housekeeping) == CUDA_SUCCESS;
 }
 
-Refusal Device::Grow(Context* context, uint64_t bytes) {
+Refusal DeviceMemory::Grow(Context* context, uint64_t bytes) {
   const uint64_t size = context->managed->GrowthFor(bytes);
   const uint64_t limit = GetConfig().managed_limit;
   if (limit && requested_bytes + reserved_bytes_ + size > limit) return Refusal::kManagedLimit;
@@ -154,7 +154,7 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
   return Refusal::kNone;
 }
 
-Refusal Device::Admit(uint64_t bytes) {
+Refusal DeviceMemory::Admit(uint64_t bytes) {
   if (ExceedsAddressSpace(bytes)) return Refusal::kLimit;
   AskToWake();
   const uint64_t size = memory::ArenaAllocator::SizeFor(bytes);
@@ -173,7 +173,7 @@ Refusal Device::Admit(uint64_t bytes) {
   return Refusal::kHost;
 }
 
-CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result, memory::StreamId stream) {
+CUresult DeviceMemory::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result, memory::StreamId stream) {
   CUcontext handle = nullptr;
   if (g_real.cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle) return CUDA_ERROR_INVALID_CONTEXT;
   handle = MemoryContext(handle);
@@ -225,7 +225,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   return CUDA_SUCCESS;
 }
 
-void Device::SetLive(Extent range, bool alive, Extent owner) {
+void DeviceMemory::SetLive(Extent range, bool alive, Extent owner) {
   if (alive) {
     residency.AddLive(range);
     if (g_several_devices_work && residency.has_reused_chunks()) PopulateDiscarded(false);
@@ -238,7 +238,7 @@ void Device::SetLive(Extent range, bool alive, Extent owner) {
   Withdraw();
 }
 
-std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId stream, bool is_async) {
+std::optional<CUresult> DeviceMemory::Free(CUdeviceptr pointer, memory::StreamId stream, bool is_async) {
   DeviceLock lock(mutex);
   ++poll_epoch;
   memory::Va base = 0;
@@ -285,7 +285,7 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId strea
   return CUDA_SUCCESS;
 }
 
-void Device::Report(CUdeviceptr pointer, int64_t bytes) {
+void DeviceMemory::Report(CUdeviceptr pointer, int64_t bytes) {
   DeviceLock lock(mutex);
   memory::Va base = 0;
   memory::Allocation* allocation = live.Find(pointer, &base);
@@ -318,7 +318,7 @@ void Device::Report(CUdeviceptr pointer, int64_t bytes) {
   residency.set_capacity(Capacity());
 }
 
-void Device::MarkCaptured(memory::Va va) {
+void DeviceMemory::MarkCaptured(memory::Va va) {
   DeviceLock lock(mutex);
   memory::Va base = 0;
   memory::Allocation* allocation = live.Find(va, &base);
@@ -333,7 +333,7 @@ void Device::MarkCaptured(memory::Va va) {
   if (!allocation->app_managed) residency.Pin({base, memory::ArenaAllocator::SizeFor(allocation->bytes)}, true);
 }
 
-bool Device::ReserveUnmanaged(uint64_t bytes) {
+bool DeviceMemory::ReserveUnmanaged(uint64_t bytes) {
   {
     DeviceLock lock(mutex);
     AskToWake();
@@ -362,7 +362,7 @@ bool Device::ReserveUnmanaged(uint64_t bytes) {
   return true;
 }
 
-void Device::LogRefusal(Refusal refusal, uint64_t bytes) {
+void DeviceMemory::LogRefusal(Refusal refusal, uint64_t bytes) {
   bool& logged = logged_refusal_[static_cast<int>(refusal)];
   if (logged) return;
   logged = true;

@@ -5,7 +5,7 @@
 
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
-#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/device_memory.h"
 #include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/execute/value_waits.h"
 #include "hooklib/engine/observe/log.h"
@@ -17,7 +17,7 @@ using memory::kChunkBytes;
 
 // Wholly free arenas leave the tables at once: no address in them is given out, or planned for, any more. Small ones
 // only while more than half is free.
-void Device::TakeSurplusArenas(Context* context, bool all) {
+void DeviceMemory::TakeSurplusArenas(Context* context, bool all) {
   memory::ArenaAllocator& unevictable = *context->unevictable;
   if (unevictable.requested_bytes() > 2 * unevictable.live_bytes() + 4 * kChunkBytes) {
     for (const Extent& arena : unevictable.TakeSurplus(true)) {
@@ -33,7 +33,7 @@ void Device::TakeSurplusArenas(Context* context, bool all) {
   }
 }
 
-void Device::ReturnArenas(bool only_idle) {
+void DeviceMemory::ReturnArenas(bool only_idle) {
   // The driver would wait for the whole GPU, and keep the thread that reads values out meanwhile.
   if (value_waits::g_pending.load(std::memory_order_acquire) != 0) return;
   std::vector<FreeArena> taken, refused;
@@ -84,7 +84,7 @@ void Device::ReturnArenas(bool only_idle) {
 // would have waited itself, and PyTorch relies on it: it frees its cache and allocates again. Bounded, and without the
 // lock.
 // `may_block`: the application's call is not stream-ordered.
-std::optional<memory::Va> Device::AllocateWhenFreed(Context* context, uint64_t bytes, bool may_block) {
+std::optional<memory::Va> DeviceMemory::AllocateWhenFreed(Context* context, uint64_t bytes, bool may_block) {
   constexpr int kMaxAttempts = 2000;
   constexpr timespec kPause{0, 1'000'000};
   if (g_captures.load() > 0) return std::nullopt;
@@ -109,7 +109,7 @@ std::optional<memory::Va> Device::AllocateWhenFreed(Context* context, uint64_t b
 
 // A host that frees and allocates ahead of the GPU would hold a new range for each: the driver's cuMemFree waits for
 // the GPU, and so bounds that. Here an allocation waits instead, for a while, where much more is held than is live.
-std::optional<memory::Va> Device::AwaitFreed(Context* context, uint64_t bytes) {
+std::optional<memory::Va> DeviceMemory::AwaitFreed(Context* context, uint64_t bytes) {
   constexpr int kMaxAttempts = 100;
   constexpr uint64_t kAllocationsAfterFailedWait = 256;  // a kernel may run for ever
   constexpr timespec kPause{0, 500'000};
@@ -130,7 +130,7 @@ std::optional<memory::Va> Device::AwaitFreed(Context* context, uint64_t bytes) {
   return std::nullopt;
 }
 
-void Device::NoteAdvice(Extent range, CUmem_advise advice, CUmemLocation location) {
+void DeviceMemory::NoteAdvice(Extent range, CUmem_advise advice, CUmemLocation location) {
   DeviceLock lock(mutex);
   memory::Va base = 0;
   if (!StaysUntilUnset(advice) || !live.Find(range.base, &base)) return;
@@ -142,7 +142,7 @@ void Device::NoteAdvice(Extent range, CUmem_advise advice, CUmemLocation locatio
   if (std::none_of(given.begin(), given.end(), is_same)) given.push_back({range, advice, location});
 }
 
-void Device::EndAdvice(memory::Va base) {
+void DeviceMemory::EndAdvice(memory::Va base) {
   const auto it = advice_.find(base);
   if (it == advice_.end()) return;
   RelaxedCapture relaxed;

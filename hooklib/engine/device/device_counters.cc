@@ -1,6 +1,7 @@
 // Device: figures. Driver counters that are requested and read; figures for the agent and for the lines on stderr.
+#include "hooklib/engine/device/device_counters.h"
+
 #include "hooklib/client/agent_client.h"
-#include "hooklib/engine/device/device.h"
 #include "hooklib/engine/engine.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/log.h"
@@ -10,7 +11,7 @@
 namespace sluice {
 
 // Not while everything fits: there are no faults, and nothing is asked of the driver.
-void Device::StartCounting() {
+void DeviceCounters::StartCounting() {
   if (driver_counters.Open(UuidForDriver())) {
     faulted_.Begin(residency.stats().bytes_in);
     driver_evicted.Begin(residency.stats().bytes_out);
@@ -20,7 +21,7 @@ void Device::StartCounting() {
   }
 }
 
-void Device::CountFaults() {
+void DeviceCounters::CountFaults() {
   if (!faulted_.counting()) return;
   const uint64_t moved = driver_counters.BytesToDevice(), faults = driver_counters.Faults();
   const uint64_t fetched = residency.stats().bytes_in;
@@ -40,10 +41,12 @@ void Device::CountFaults() {
     driver_evicted.Update(left, evicted, residency.HasEvictionsInFlight() ? memory::kNever : 0);
 }
 
-policy::Pressure::Totals Device::BytesMovedByDriver() const { return {driver_evicted.bytes(), faulted_.bytes()}; }
+policy::Pressure::Totals DeviceCounters::BytesMovedByDriver() const {
+  return {driver_evicted.bytes(), faulted_.bytes()};
+}
 
 // Kernels and graphs; copies and memsets are no launches.
-uint64_t Device::CountLaunches() const {
+uint64_t DeviceCounters::CountLaunches() const {
   uint64_t all = 0, copies = 0;
   for (const auto& stream : streams) {
     all += stream->seq.load(std::memory_order_relaxed);
@@ -52,12 +55,12 @@ uint64_t Device::CountLaunches() const {
   return all > copies ? all - copies : 0;
 }
 
-uint64_t Device::Launches() {
+uint64_t DeviceCounters::Launches() {
   DeviceLock lock(mutex);
   return CountLaunches();
 }
 
-void Device::NoteSecond() {
+void DeviceCounters::NoteSecond() {
   CountUsed();
   if (!Recording()) return;
   uint64_t touched;
@@ -68,7 +71,7 @@ void Device::NoteSecond() {
   if (works.load()) g_recorder->WorkingSet(static_cast<uint32_t>(ordinal), touched, unmanaged_bytes.load());
 }
 
-void Device::CountUsed() {
+void DeviceCounters::CountUsed() {
   DeviceLock lock(mutex);
   const uint64_t now_ns = MonotonicNs();
   if (managed && !active.load() && use_watch_.MayOpen(now_ns)) {
@@ -104,7 +107,7 @@ void Device::CountUsed() {
   memory_factor.SetCeilingDue();
 }
 
-void Device::NoteUse(const Work& work) {
+void DeviceCounters::NoteUse(const Work& work) {
   if (IsCapturing(*work.stream)) return;  // nothing runs now
   const uint64_t began_ns = MonotonicNs();
   DeviceLock lock(mutex);
@@ -119,7 +122,7 @@ void Device::NoteUse(const Work& work) {
   if (use_watch_.Count(found, began_ns, MonotonicNs())) watches_use = false;
 }
 
-void Device::LogDriverCounters() {
+void DeviceCounters::LogDriverCounters() {
   DeviceLock lock(mutex);
   if (faulted_.counting())
     SLUICE_LOG(kDebug, "driver_counters gpu=%s to_device_bytes=%llu to_host_bytes=%llu faults=%llu", uuid.c_str(),
@@ -130,17 +133,17 @@ void Device::LogDriverCounters() {
   touch_watch.LogStats();
 }
 
-sluice_gpu_counters Device::Counters() {
+sluice_gpu_counters DeviceCounters::Counters() {
   DeviceLock lock(mutex);
   return CountAll();
 }
 
-void Device::Publish(client::AgentClient* agent) {
+void DeviceCounters::Publish(client::AgentClient* agent) {
   DeviceLock lock(mutex);
   agent->Publish(CountAll());
 }
 
-sluice_gpu_counters Device::CountAll() {
+sluice_gpu_counters DeviceCounters::CountAll() {
   const policy::ResidencyStats& stats = residency.stats();
   sluice_gpu_counters c{};
   std::memcpy(c.uuid, uuid.data(), std::min(uuid.size(), sizeof c.uuid - 1));
@@ -182,6 +185,30 @@ sluice_gpu_counters Device::CountAll() {
   c.probe_lost_ns = probes.lost_ns;
   c.map_ns = map_ns_;
   return c;
+}
+
+void DeviceCounters::LogIfTooLarge(const std::vector<libraries::Reach>& reaches) {
+  DeviceLock lock(mutex);
+  if (logged_large_graph_) return;
+  std::vector<memory::Extent> all;
+  for (const libraries::Reach& reach : reaches) {
+    if (const auto extent = Resolve(reach)) all.push_back(*extent);
+  }
+  std::sort(all.begin(), all.end(), [](const memory::Extent& a, const memory::Extent& b) { return a.base < b.base; });
+  uint64_t bytes = 0, end = 0;
+  for (const memory::Extent& extent : all) {
+    if (extent.end() <= end) continue;
+    bytes += extent.end() - std::max(extent.base, end);
+    end = extent.end();
+  }
+  if (bytes <= residency.capacity()) return;
+  logged_large_graph_ = true;
+  SLUICE_LOG(
+      kWarn,
+      "%s: a CUDA graph uses %.2f GiB, and %.2f GiB can be resident: chunks that most of its nodes use stay on the "
+      "GPU; the others are fetched for each launch, used in host memory or faulted in, whichever is measured to be the "
+      "fastest; a larger fraction or smaller graphs help",
+      uuid.c_str(), static_cast<double>(bytes) / 0x1p30, static_cast<double>(residency.capacity()) / 0x1p30);
 }
 
 }  // namespace sluice

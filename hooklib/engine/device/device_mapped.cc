@@ -6,7 +6,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/config.h"
 #include "hooklib/engine/device/context_scope.h"
-#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/device_memory.h"
 #include "hooklib/engine/execute/discards.h"
 #include "hooklib/engine/observe/log.h"
 
@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kArenaBytes = uint64_t{512} << 20;
 }  // namespace
 
-Refusal Device::ChargeHandle(uint64_t bytes) {
+Refusal DeviceMemory::ChargeHandle(uint64_t bytes) {
   DeviceLock lock(mutex);
   const Refusal refusal = Admit(bytes);
   if (refusal == Refusal::kNone) {
@@ -32,13 +32,13 @@ Refusal Device::ChargeHandle(uint64_t bytes) {
   return refusal;
 }
 
-void Device::ReleaseHandle(uint64_t bytes) {
+void DeviceMemory::ReleaseHandle(uint64_t bytes) {
   DeviceLock lock(mutex);
   allocated_bytes -= bytes;
   ReleaseContainer(bytes);
 }
 
-bool Device::IsOwnedByPrimary(CUcontext context) const {
+bool DeviceMemory::IsOwnedByPrimary(CUcontext context) const {
   unsigned flags = 0;
   int active = 0;
   CUcontext primary = nullptr;
@@ -49,7 +49,7 @@ bool Device::IsOwnedByPrimary(CUcontext context) const {
   return primary == context;
 }
 
-Refusal Device::Reserve(CUcontext context, uint64_t bytes, Va* result) {
+Refusal DeviceMemory::Reserve(CUcontext context, uint64_t bytes, Va* result) {
   DeviceLock lock(mutex);
   const uint64_t limit = GetConfig().managed_limit;
   if (bytes >> 48 != 0) return Refusal::kDriver;
@@ -72,7 +72,7 @@ Refusal Device::Reserve(CUcontext context, uint64_t bytes, Va* result) {
   return Refusal::kNone;
 }
 
-bool Device::Unreserve(Va base, bool at_once, bool gone) {
+bool DeviceMemory::Unreserve(Va base, bool at_once, bool gone) {
   Extent range;
   CUcontext owner = nullptr;
   {
@@ -99,7 +99,7 @@ bool Device::Unreserve(Va base, bool at_once, bool gone) {
   return g_real.cuMemFree_v2(base) == CUDA_SUCCESS;
 }
 
-Device::Reservation* Device::ReservationOf(Va va) {
+Reservation* DeviceMemory::ReservationOf(Va va) {
   auto it = reservations_.upper_bound(va);
   if (it == reservations_.begin()) return nullptr;
   --it;
@@ -107,7 +107,7 @@ Device::Reservation* Device::ReservationOf(Va va) {
 }
 
 // Returns the runs of chunks that are mapped for the first time.
-std::vector<Extent> Device::AddChunks(Reservation* reservation, Extent range) {
+std::vector<Extent> DeviceMemory::AddChunks(Reservation* reservation, Extent range) {
   std::vector<Extent> fresh;
   const Va base = reservation->range.base;
   for (Va va = range.base; va < range.end(); va += kChunkBytes) {
@@ -131,7 +131,7 @@ std::vector<Extent> Device::AddChunks(Reservation* reservation, Extent range) {
   return fresh;
 }
 
-void Device::Map(Extent range, bool has_contents) {
+void DeviceMemory::Map(Extent range, bool has_contents) {
   DeviceLock lock(mutex);
   ++poll_epoch;
   Reservation* const reservation = ReservationOf(range.base);
@@ -166,7 +166,7 @@ void Device::Map(Extent range, bool has_contents) {
   UpdateMode();
 }
 
-void Device::Unmap(Extent range, bool keeps_contents) {
+void DeviceMemory::Unmap(Extent range, bool keeps_contents) {
   DeviceLock lock(mutex);
   ++poll_epoch;
   const auto mapping = live.mappings().find(range.base);
@@ -185,7 +185,7 @@ void Device::Unmap(Extent range, bool keeps_contents) {
   UpdateMode();
 }
 
-void Device::EndContents(Extent range) {
+void DeviceMemory::EndContents(Extent range) {
   DeviceLock lock(mutex);
   ++poll_epoch;
   if (!ReservationOf(range.base)) return;
@@ -194,13 +194,13 @@ void Device::EndContents(Extent range) {
   UpdateMode();
 }
 
-std::vector<Extent> Device::WrittenParts(Extent range) {
+std::vector<Extent> DeviceMemory::WrittenParts(Extent range) {
   DeviceLock lock(mutex);
   if (!active) return {range};  // launches are not looked at
   return residency.WrittenParts(range);
 }
 
-void Device::PinMappings(Extent range) {
+void DeviceMemory::PinMappings(Extent range) {
   for (auto it = live.MappingAt(range.base); it != live.mappings().end() && it->first < range.end(); ++it) {
     if (std::exchange(it->second.pinned, true)) continue;
     residency.Pin({it->first, it->second.bytes}, true);

@@ -1,13 +1,13 @@
 // Device: a process whose container is parked (docs/design/park.md), and one that wakes.
 #include <algorithm>
 
-#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/device_budget.h"
 #include "hooklib/engine/engine.h"
 #include "hooklib/engine/observe/log.h"
 
 namespace sluice {
 
-void Device::FollowParked(const sluice_budget& next) {
+void DeviceBudget::FollowParked(const sluice_budget& next) {
   if (next.parked && !budget.parked) {
     launches_when_parked_ = CountLaunches();
     budget_before_park_ = budget.budget_bytes;
@@ -20,19 +20,19 @@ void Device::FollowParked(const sluice_budget& next) {
   wakes_alone_ = false;
 }
 
-bool Device::IsParked() {
+bool DeviceBudget::IsParked() {
   DeviceLock lock(mutex);
   return budget.parked != 0;
 }
 
-bool Device::IsWaking() {
+bool DeviceBudget::IsWaking() {
   constexpr uint64_t kMaxWakeNs = 10'000'000'000;  // a borrower that is stopped gives no room
   DeviceLock lock(mutex);
   if (waking_ && MonotonicNs() - woken_ns_ > kMaxWakeNs) waking_ = false;
   return waking_;
 }
 
-void Device::AskToWake() {
+void DeviceBudget::AskToWake() {
   constexpr uint64_t kAskAgainNs = 20'000'000;
   if (!budget.parked) return;
   const uint64_t now = MonotonicNs();
@@ -42,11 +42,11 @@ void Device::AskToWake() {
 }
 
 // Its guarantee comes back while the process wakes, so a parked one is refused nothing.
-uint64_t Device::UnmanagedBound() const {
+uint64_t DeviceBudget::UnmanagedBound() const {
   return budget.parked ? std::max(budget.budget_bytes, budget.guaranteed_bytes) : budget.budget_bytes;
 }
 
-void Device::NoteAgentLost() {
+void DeviceBudget::NoteAgentLost() {
   DeviceLock lock(mutex);
   if (!budget.parked) return;
   // An opportunistic process has no guarantee, but has worked in this.
@@ -57,7 +57,7 @@ void Device::NoteAgentLost() {
   UpdateMode();
 }
 
-bool Device::WakeIfLaunched() {
+bool DeviceBudget::WakeIfLaunched() {
   DeviceLock lock(mutex);
   if (!wakes_alone_ || CountLaunches() == launches_when_parked_) return false;
   sluice_budget next = budget;
@@ -67,7 +67,7 @@ bool Device::WakeIfLaunched() {
   return true;
 }
 
-void Device::NoteRestored(uint64_t bytes) {
+void DeviceBudget::NoteRestored(uint64_t bytes) {
   if (!waking_) return;
   woken_bytes_ += bytes;
   const bool has_room = residency.resident_bytes() + memory::kChunkBytes <= residency.capacity();

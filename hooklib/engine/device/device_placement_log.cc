@@ -1,11 +1,11 @@
 // Device: at DEBUG, which chunks are on the GPU or in host memory, and why.
-#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/device_counters.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/log.h"
 
 namespace sluice {
 
-void Device::LogPlacement(const Work& work) {
+void DeviceCounters::LogPlacement(const Work& work) {
   constexpr size_t kMaxKernelNames = 1 << 14;
   if (work.id && work.function && kernel_names_.size() < kMaxKernelNames)
     kernel_names_.try_emplace(work.id, work.function->name, 0, 60);

@@ -4,7 +4,7 @@
 
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/budget_follower.h"
-#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/device_transfers.h"
 #include "hooklib/engine/engine.h"
 #include "hooklib/engine/execute/discards.h"
 #include "hooklib/engine/execute/driver.h"
@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-Stream* Device::EngineStream(Context* context) {
+Stream* DeviceTransfers::EngineStream(Context* context) {
   if (!context->engine_stream) {
     context->engine_stream = NewStream(context);
     context->engine_stream->handle = nullptr;  // none of the application's
@@ -22,7 +22,7 @@ Stream* Device::EngineStream(Context* context) {
 }
 
 template <typename F>
-bool Device::OnEngineStream(F work) {
+bool DeviceTransfers::OnEngineStream(F work) {
   for (auto& [handle, context] : contexts) {
     if (context->managed_arenas.empty() || g_real.cuCtxPushCurrent_v2(handle) != CUDA_SUCCESS) continue;
     {
@@ -37,12 +37,12 @@ bool Device::OnEngineStream(F work) {
   return false;
 }
 
-bool Device::OverCapacity() {
+bool DeviceTransfers::OverCapacity() {
   DeviceLock lock(mutex);
   return active.load() && residency.resident_bytes() > residency.capacity();
 }
 
-uint64_t Device::Evict(uint64_t max_bytes, bool reclaimed) {
+uint64_t DeviceTransfers::Evict(uint64_t max_bytes, bool reclaimed) {
   DeviceLock lock(mutex);
   const uint64_t moved = residency.stats().bytes_out;
   const uint64_t before = residency.resident_bytes();
@@ -57,7 +57,7 @@ uint64_t Device::Evict(uint64_t max_bytes, bool reclaimed) {
   return before - residency.resident_bytes();
 }
 
-uint64_t Device::RestoreWorkingSet(uint64_t max_bytes) {
+uint64_t DeviceTransfers::RestoreWorkingSet(uint64_t max_bytes) {
   DeviceLock lock(mutex);
   if (!active.load() || budget.prefetch == SLUICE_PREFETCH_OFF) {
     waking_ = false;
@@ -79,76 +79,14 @@ uint64_t Device::RestoreWorkingSet(uint64_t max_bytes) {
   return restored;
 }
 
-void Device::AwaitRoom(const Work& work) {
-  // However often the budget is raised: a kernel may be waiting for the next call of this very thread.
-  constexpr uint64_t kMaxWaitNs = 500'000'000;
-  constexpr timespec kPause{0, 200'000};
-  DeviceLock lock(mutex);
-  if (budget.prefetch == SLUICE_PREFETCH_OFF) {  // all memory is left to demand faults
-    raise_expected_until_ns = 0;
-    return;
-  }
-  AccessSet set;
-  Resolve(work, &set);
-  const uint64_t began = MonotonicNs();
-  uint64_t now = began;
-  ++launches_waiting_;
-  while (now < raise_expected_until_ns && now - began < kMaxWaitNs && residency.BytesToEvict(set.extents) > 0) {
-    DeviceUnlock unlocked(mutex);
-    nanosleep(&kPause, nullptr);
-    now = MonotonicNs();
-  }
-  --launches_waiting_;
-  if (now >= raise_expected_until_ns) raise_expected_until_ns = 0;
-  residency.set_budget_rising(raise_expected_until_ns != 0);
-}
-
-uint64_t Device::LinkBytes() const {
-  const policy::Pressure::Totals by_driver = BytesMovedByDriver();
-  const policy::ResidencyStats& stats = residency.stats();
-  const uint64_t faults = by_driver.faults > 0 ? by_driver.faults : stats.fault_bytes;  // 0: the driver does not count
-  return stats.bytes_in + stats.bytes_out + stats.remote_bytes + by_driver.taken + faults;
-}
-
-void Device::CountLink() {
-  if (link_meter.rate() != 0) link_meter.Count(LinkBytes(), MonotonicNs());
-}
-
-void Device::AwaitLink(const Work& work) {
-  constexpr uint64_t kMaxPauseNs = 2'000'000;  // the agent may raise the rate
-  const uint64_t began = MonotonicNs();
-  if (link_meter.WaitNs(began) == 0) return;
-  {
-    DeviceLock lock(mutex);
-    AccessSet set;
-    Resolve(work, &set);
-    if (residency.MissingBytes(set.extents) == 0) return;
-  }
-  uint64_t now = began;
-  while (const uint64_t left = link_meter.WaitNs(now)) {
-    if (now - began > policy::LinkMeter::kMaxDebtNs) break;
-    const timespec pause{0, static_cast<long>(std::min(left, kMaxPauseNs))};
-    nanosleep(&pause, nullptr);
-    now = MonotonicNs();
-  }
-  link_wait_ns.fetch_add(now - began, std::memory_order_relaxed);
-}
-
-void Device::ExpectRaise() {
-  // In this time the agent looks at the processes that make room, and they evict a part. A slice of it takes 40 ms, and
-  // twice that where host pages are new (budget_follower.cc).
-  constexpr uint64_t kNextRaiseNs = 100'000'000;
-  raise_expected_until_ns = MonotonicNs() + kNextRaiseNs;
-}
-
-void Device::PopulateDiscarded(bool fetching) {
+void DeviceTransfers::PopulateDiscarded(bool fetching) {
   OnEngineStream([&](Stream* stream) SLUICE_DEVICE_LOCKED {
     const policy::Plan& plan = residency.PopulateDiscarded(fetching);
     if (!plan.populate_now.empty() || !plan.populate_on_host.empty()) PopulateNow(plan, stream);
   });
 }
 
-void Device::PrepareForOtherDevices() {
+void DeviceTransfers::PrepareForOtherDevices() {
   // Discards that are still queued may be behind work that waits for the host.
   constexpr int kMaxWaitMs = 50;
   constexpr timespec kPause{0, 1'000'000};
@@ -166,19 +104,19 @@ void Device::PrepareForOtherDevices() {
   }
 }
 
-uint64_t Device::EvictingBytes() {
+uint64_t DeviceTransfers::EvictingBytes() {
   DeviceLock lock(mutex);
   uint64_t bytes = residency.evicting_bytes();
   if (active.load()) OnEngineStream([&](Stream*) SLUICE_DEVICE_LOCKED { bytes = residency.EvictingBytes(); });
   return bytes;
 }
 
-uint64_t Device::LastEvictingBytes() {
+uint64_t DeviceTransfers::LastEvictingBytes() {
   DeviceLock lock(mutex);
   return residency.evicting_bytes();
 }
 
-void Device::MakeRoom() {
+void DeviceTransfers::MakeRoom() {
   constexpr uint64_t kSliceBytes = uint64_t{256} << 20;
   constexpr timespec kPause{0, 100'000};
   constexpr int kMaxFailedAttempts = 5;

@@ -5,7 +5,7 @@
 
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
-#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/device_streams.h"
 #include "hooklib/engine/device/failures.h"
 
 namespace sluice {
@@ -22,7 +22,7 @@ bool IsReached(CUevent event, CUcontext context) {
 
 }  // namespace
 
-void Device::PollQueue(TransferQueue* queue, EventPool* pool) {
+void DeviceStreams::PollQueue(TransferQueue* queue, EventPool* pool) {
   if (queue->polled_in == poll_epoch || queue->events.empty()) return;
   queue->polled_in = poll_epoch;
   while (!queue->events.empty() && IsReached(queue->events.front().second, nullptr)) {
@@ -32,7 +32,7 @@ void Device::PollQueue(TransferQueue* queue, EventPool* pool) {
   }
 }
 
-void Device::PollEvents(Stream* stream) {
+void DeviceStreams::PollEvents(Stream* stream) {
   if (stream->polled_in == poll_epoch) return;
   stream->polled_in = poll_epoch;
   if (stream->events.empty()) return;
@@ -44,7 +44,7 @@ void Device::PollEvents(Stream* stream) {
   }
 }
 
-uint64_t Device::CompletedWork(std::vector<memory::Mark>* marks, bool* all_seen) {
+uint64_t DeviceStreams::CompletedWork(std::vector<memory::Mark>* marks, bool* all_seen) {
   if (marks->empty()) {
     for (const auto& stream : streams) marks->push_back({stream->id, stream->seq.load(std::memory_order_acquire)});
   }
@@ -59,7 +59,7 @@ uint64_t Device::CompletedWork(std::vector<memory::Mark>* marks, bool* all_seen)
   return done;
 }
 
-bool Device::RecordEvent(Stream* stream) {
+bool DeviceStreams::RecordEvent(Stream* stream) {
   const uint64_t seq = stream->seq.load(std::memory_order_acquire);
   if (seq <= stream->recorded) return true;
   if (stream->destroyed || !stream->context) return false;
@@ -75,7 +75,7 @@ bool Device::RecordEvent(Stream* stream) {
   return true;
 }
 
-void Device::AwaitByQueries(memory::Mark mark) {
+void DeviceStreams::AwaitByQueries(memory::Mark mark) {
   constexpr timespec kPause{0, 20'000};
   for (;;) {
     {
@@ -88,7 +88,7 @@ void Device::AwaitByQueries(memory::Mark mark) {
   }
 }
 
-CUresult Device::AwaitContextOf(CUdeviceptr block) {
+CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
   CUcontext handle = nullptr;
   std::vector<CUevent> events;
   // No event shows the end of this work: another thread's own stream, a stream that was destroyed with work in it, or
@@ -142,7 +142,7 @@ CUresult Device::AwaitContextOf(CUdeviceptr block) {
   return result;
 }
 
-bool Device::Done(memory::Mark mark) {
+bool DeviceStreams::Done(memory::Mark mark) {
   Stream* stream = StreamById(mark.stream);
   if (!stream || mark.seq <= stream->completed) return true;
   RelaxedCapture relaxed;
@@ -164,7 +164,7 @@ bool Device::Done(memory::Mark mark) {
   return mark.seq <= stream->completed;
 }
 
-bool Device::MarkAll(std::vector<memory::Mark>* marks) {
+bool DeviceStreams::MarkAll(std::vector<memory::Mark>* marks) {
   RelaxedCapture relaxed;
   const size_t before = marks->size();
   bool other_blocking = false;
@@ -192,7 +192,7 @@ bool Device::MarkAll(std::vector<memory::Mark>* marks) {
   return true;
 }
 
-bool Device::InDone(memory::StreamId id, uint64_t op) {
+bool DeviceStreams::InDone(memory::StreamId id, uint64_t op) {
   Stream* stream = StreamById(id);
   if (!stream || op <= stream->fetch_queue.done) return true;
   RelaxedCapture relaxed;
@@ -200,7 +200,7 @@ bool Device::InDone(memory::StreamId id, uint64_t op) {
   return op <= stream->fetch_queue.done;
 }
 
-bool Device::OutDone(memory::StreamId id, uint64_t op) {
+bool DeviceStreams::OutDone(memory::StreamId id, uint64_t op) {
   Stream* stream = StreamById(id);
   if (!stream || op <= stream->evict_queue.done) return true;
   RelaxedCapture relaxed;
@@ -208,7 +208,7 @@ bool Device::OutDone(memory::StreamId id, uint64_t op) {
   return op <= stream->evict_queue.done;
 }
 
-size_t Device::CountOutstanding(Stream* stream) {
+size_t DeviceStreams::CountOutstanding(Stream* stream) {
   PollQueue(&stream->fetch_queue, &stream->context->events);
   PollQueue(&stream->evict_queue, &stream->context->events);
   PollQueue(&stream->discard_queue, &stream->context->events);

@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "hooklib/dispatch/real.h"
-#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/device_memory.h"
 
 namespace sluice {
 
-bool Device::ReserveGraphMemory(uint64_t bytes) {
+bool DeviceMemory::ReserveGraphMemory(uint64_t bytes) {
   uint64_t more;
   {
     DeviceLock lock(mutex);
@@ -20,7 +20,7 @@ bool Device::ReserveGraphMemory(uint64_t bytes) {
   return true;
 }
 
-void Device::CountGraphMemory() {
+void DeviceMemory::CountGraphMemory() {
   uint64_t kept = 0;
   RelaxedCapture relaxed;
   if (!g_real.cuDeviceGetGraphMemAttribute ||
@@ -36,7 +36,7 @@ void Device::CountGraphMemory() {
   MakeRoom();
 }
 
-void Device::NoteLimit(CUcontext handle, int64_t change, uint64_t reserved) {
+void DeviceMemory::NoteLimit(CUcontext handle, int64_t change, uint64_t reserved) {
   DeviceLock lock(mutex);
   Context* const context = ContextFor(handle);
   // A limit below its first value gives no room: those bytes are the context's own, which is not counted.

@@ -1,10 +1,10 @@
 // Device: which tracked ranges a piece of work touches.
-#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/device_counters.h"
 #include "hooklib/engine/execute/work.h"
 
 namespace sluice {
 
-void Device::Resolve(const Work& work, AccessSet* set) {
+void DeviceCounters::Resolve(const Work& work, AccessSet* set) {
   size_t count = 0;
   const size_t max_extents = work.words.size() + work.reaches.size() + work.exact.size();
   if (set->extent_storage.size() < max_extents) {
@@ -46,7 +46,7 @@ void Device::Resolve(const Work& work, AccessSet* set) {
   set->only_read = {only_read, count};
 }
 
-std::optional<memory::Extent> Device::Resolve(const libraries::Reach& reach) {
+std::optional<memory::Extent> DeviceCounters::Resolve(const libraries::Reach& reach) {
   if (reach.pointer) return live.Resolve(reach.pointer, reach.begin, reach.end);
   return memory::Extent{reach.begin, reach.end - reach.begin};
 }

@@ -3,7 +3,7 @@
 
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
-#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/device_transfers.h"
 #include "hooklib/engine/engine.h"
 #include "hooklib/engine/execute/discards.h"
 #include "hooklib/engine/execute/driver.h"
@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-void Device::Execute(const policy::PlanStep& step, Stream* stream) {
+void DeviceTransfers::Execute(const policy::PlanStep& step, Stream* stream) {
   if (step.empty()) return;
   Context* const context = stream->context;
   EventPool* const pool = &context->events;
@@ -50,7 +50,7 @@ void Device::Execute(const policy::PlanStep& step, Stream* stream) {
   }
 }
 
-void Device::ApplyRemoteMappings(const policy::Plan& plan) {
+void DeviceTransfers::ApplyRemoteMappings(const policy::Plan& plan) {
   const uint64_t begin = MonotonicNs();
   AdviseAccessedBy(plan.map_remote, ordinal);
   UnadviseAccessedBy(plan.unmap_remote, ordinal);
@@ -61,7 +61,7 @@ void Device::ApplyRemoteMappings(const policy::Plan& plan) {
              static_cast<double>(spent) / 1e6);
 }
 
-void Device::PopulateNow(const policy::Plan& plan, Stream* stream) {
+void DeviceTransfers::PopulateNow(const policy::Plan& plan, Stream* stream) {
   const auto populate = [&](CUstream queue) {
     const CUresult on_gpu = FetchRuns(plan.populate_now, ordinal, queue);
     const CUresult on_host = EvictRuns(plan.populate_on_host, queue);
@@ -84,7 +84,7 @@ void Device::PopulateNow(const policy::Plan& plan, Stream* stream) {
   if (stream->handle) WaitFor(queue->events, queue->newest, stream->handle);
 }
 
-void Device::EvictAfter(const std::vector<memory::Extent>& runs, uint64_t op, Stream* stream) {
+void DeviceTransfers::EvictAfter(const std::vector<memory::Extent>& runs, uint64_t op, Stream* stream) {
   if (!op || !stream->evict_queue.HasStream()) return;
   TransferQueue* const queue = &stream->evict_queue;
   Context* const context = stream->context;

@@ -1,5 +1,5 @@
 // Device: which read-mostly duplicates end, and when. Policy says which ranges are duplicates.
-#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/device_transfers.h"
 #include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/execute/work.h"
 
@@ -11,14 +11,14 @@ namespace sluice {
 // costs more: a write to a duplicate takes 3.6 s a GiB, and whether a kernel that names it writes is not known. So
 // bytes that the readers have not read yet are faulted in, once: the range is no duplicate again for 1,024 launches at
 // least.
-void Device::Withdraw() {
+void DeviceTransfers::Withdraw() {
   if (!residency.has_withdrawn()) return;
   const std::vector<memory::Extent> runs = residency.TakeWithdrawn();
   RelaxedCapture relaxed;
   WithdrawReadMostly(runs, ordinal);
 }
 
-void Device::NoteWritersOfCopies(const AccessSet& set, bool anywhere) {
+void DeviceTransfers::NoteWritersOfCopies(const AccessSet& set, bool anywhere) {
   if (anywhere) residency.ForgetAllCopies();
   for (size_t i = 0; i < set.extents.size() && residency.has_copies(); ++i) {
     if (!set.only_read[i]) residency.NoteWritten(set.extents[i]);
@@ -29,19 +29,19 @@ void Device::NoteWritersOfCopies(const AccessSet& set, bool anywhere) {
   Withdraw();
 }
 
-void Device::NoteCopied(const AccessSet& set) {
+void DeviceTransfers::NoteCopied(const AccessSet& set) {
   for (size_t i = 0; i < set.extents.size(); ++i) {
     if (!set.only_read[i] && !MayBeWrittenByHost(set.extents[i].base)) residency.NoteCopied(set.extents[i]);
   }
 }
 
 // The application may write managed memory of its own through the pointer at any time.
-bool Device::MayBeWrittenByHost(memory::Va va) {
+bool DeviceTransfers::MayBeWrittenByHost(memory::Va va) {
   const memory::Allocation* allocation = live.Find(va, nullptr);
   return !allocation || allocation->app_managed || allocation->unevictable;
 }
 
-void Device::NoteUnplannedWrite(memory::Extent range, bool copy) {
+void DeviceTransfers::NoteUnplannedWrite(memory::Extent range, bool copy) {
   DeviceLock lock(mutex);
   // Kernels since the last copy may have written ranges that were copied before them.
   const uint64_t launches = CountLaunches();
@@ -52,13 +52,13 @@ void Device::NoteUnplannedWrite(memory::Extent range, bool copy) {
   if (copy && !MayBeWrittenByHost(range.base)) residency.NoteCopied(range);
 }
 
-void Device::NoteUnknownWriter() {
+void DeviceTransfers::NoteUnknownWriter() {
   DeviceLock lock(mutex);
   residency.ForgetAllCopies();
   Withdraw();
 }
 
-void Device::DropExcessDuplicates() {
+void DeviceTransfers::DropExcessDuplicates() {
   if (!active.load(std::memory_order_relaxed)) return;
   ++poll_epoch;
   const policy::Plan& plan = residency.DropExcessDuplicates();

@@ -47,60 +47,6 @@ const Plan& Residency::RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_
   return plan_;
 }
 
-uint64_t Residency::MissingBytes(std::span<const Extent> set) {
-  missing_.clear();
-  for (const Extent& extent : set) {
-    chunks_.ForEach(extent, [this](Chunk& chunk) {
-      if (!chunk.resident) missing_.push_back(&chunk);
-    });
-  }
-  // Small tensors share a chunk.
-  std::sort(missing_.begin(), missing_.end());
-  const auto last = std::unique(missing_.begin(), missing_.end());
-  return static_cast<uint64_t>(last - missing_.begin()) * kChunkBytes;
-}
-
-uint64_t Residency::BytesToEvict(std::span<const Extent> set) {
-  const uint64_t missing = MissingBytes(set);
-  const uint64_t busy = resident_bytes_ - std::min(resident_bytes_, idle_bytes_);
-  const uint64_t room = capacity_ - std::min(capacity_, busy);
-  return missing - std::min(missing, room);
-}
-
-uint64_t Residency::EvictingBytes() {
-  uint64_t bytes = 0;
-  for (auto& [stream, queues] : queues_) {
-    DrainOps(&queues, stream);
-    for (const auto& [op, n] : queues.evictions) bytes += n;
-  }
-  return evicting_bytes_ = bytes;
-}
-
-uint64_t Residency::fetching_bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [stream, queues] : queues_) {
-    for (const auto& [op, n] : queues.fetches) bytes += n;
-  }
-  return bytes;
-}
-
-bool Residency::HasEvictionsInFlight() const {
-  return std::any_of(queues_.begin(), queues_.end(),
-                     [this](const auto& one) { return !timeline_->OutDone(one.first, one.second.out_op); });
-}
-
-uint64_t Residency::NextTransferBytes(StreamId stream) {
-  StreamQueues& queues = queues_[stream];
-  DrainOps(&queues, stream);
-  return (queues.evictions.empty() ? 0 : queues.evictions.front().second) +
-         (queues.fetches.empty() ? 0 : queues.fetches.front().second);
-}
-
-void Residency::NoteNotFetched(const PlanStep& step) {
-  stats_.bytes_in -= step.fetch_content_bytes;
-  stats_.fault_bytes += step.fetch_content_bytes;
-}
-
 std::vector<Extent> Residency::WrittenParts(Extent range) {
   Settle();
   std::vector<Extent> parts;

@@ -12,11 +12,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "hooklib/policy/residency.h"
+#include "hooklib/policy/evict/duplicates.h"
 
 namespace sluice::policy {
 
-void Residency::set_read_mostly(bool may) {
+void Duplicates::set_read_mostly(bool may) {
   read_mostly_ = may;
   if (may) return;
   copied_ranges_.Clear();
@@ -26,14 +26,14 @@ void Residency::set_read_mostly(bool may) {
   });
 }
 
-void Residency::NoteCopied(Extent range) {
+void Duplicates::NoteCopied(Extent range) {
   if (!read_mostly_) return;
   copied_ranges_.Add(range, [this](Extent part) {
     chunks_.ForEach(part, [&](Chunk& chunk) { chunk.copied_bytes += Overlap(part, chunk); });
   });
 }
 
-void Residency::ForgetCopies(Extent range) {
+void Duplicates::ForgetCopies(Extent range) {
   copied_ranges_.Remove(range, [this](Extent part) {
     chunks_.ForEach(part, [&](Chunk& chunk) {
       chunk.copied_bytes -= Overlap(part, chunk);
@@ -44,7 +44,7 @@ void Residency::ForgetCopies(Extent range) {
 
 // A chunk that is written now and then costs a fetch and two advices each time: it is not duplicated again for ever
 // longer.
-void Residency::NoteWritten(Extent range) {
+void Duplicates::NoteWritten(Extent range) {
   const size_t before = withdrawn_.size();
   ForgetCopies(range);
   for (size_t i = before; i < withdrawn_.size(); ++i) {
@@ -53,29 +53,29 @@ void Residency::NoteWritten(Extent range) {
   }
 }
 
-void Residency::ForgetAllCopies() {
+void Duplicates::ForgetAllCopies() {
   const bool may = read_mostly_;
   set_read_mostly(false);
   read_mostly_ = may;
 }
 
-std::vector<Extent> Residency::TakeWithdrawn() {
+std::vector<Extent> Duplicates::TakeWithdrawn() {
   Merge(&withdrawn_);
   return std::exchange(withdrawn_, {});
 }
 
 // Whether only copies wrote it. It may still be resident, or its eviction in flight.
-bool Residency::IsCopied(const Chunk& chunk) const {
+bool Duplicates::IsCopied(const Chunk& chunk) const {
   return read_mostly_ && prefetch_ != Prefetch::kOff && chunk.copied_bytes == chunk.live_bytes &&
          chunk.live_bytes > 0 && chunk.has_contents && chunk.withdrawn_until <= now_ && !IsEvictingElsewhere(chunk);
 }
 
-bool Residency::MayDuplicate(const Chunk& chunk) {
+bool Duplicates::MayDuplicate(const Chunk& chunk) {
   return IsCopied(chunk) &&
          (chunk.duplicate || (chunk.evict_op && timeline_->OutDone(chunk.evict_stream, chunk.evict_op)));
 }
 
-void Residency::Withdraw(Chunk* chunk) {
+void Duplicates::Withdraw(Chunk* chunk) {
   if (!chunk->duplicate) return;
   chunk->duplicate = false;
   withdrawn_.push_back({chunk->base, kChunkBytes});
@@ -88,7 +88,7 @@ void Residency::Withdraw(Chunk* chunk) {
 }
 
 // Instead of EvictChunk: the chunk is duplicated, and nothing unfinished uses it.
-void Residency::Drop(Chunk* chunk, PlanStep* step) {
+void Duplicates::Drop(Chunk* chunk, PlanStep* step) {
   EndPrefetch(chunk);
   if (!chunk->cold) EndPromotion(chunk);
   SetResident(chunk, false);
@@ -97,21 +97,6 @@ void Residency::Drop(Chunk* chunk, PlanStep* step) {
   candidates_.Remove(chunk);
   step->drop.push_back({chunk->base, kChunkBytes});
   stats_.bytes_dropped += kChunkBytes;
-}
-
-const Plan& Residency::DropExcessDuplicates() {
-  Settle();
-  ClearPlan();
-  std::erase_if(excess_duplicates_, [this](Va base) {
-    Chunk* const chunk = chunks_.Find(base);
-    if (!chunk || !chunk->duplicate || !chunk->resident) return true;
-    if (resident_bytes_ <= capacity_ || !MayEvict(*chunk, 0)) return false;
-    Drop(chunk, &plan_.now);
-    return true;
-  });
-  if (resident_bytes_ <= capacity_) excess_duplicates_.clear();
-  Merge(&plan_.now.drop);
-  return plan_;
 }
 
 }  // namespace sluice::policy

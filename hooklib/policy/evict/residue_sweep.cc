@@ -1,29 +1,24 @@
 // Residency, fault residue (fault_residue.h): the sweep that evicts it behind a launch.
 #include <algorithm>
 
-#include "hooklib/policy/residency.h"
+#include "hooklib/policy/evict/eviction.h"
 
 namespace sluice::policy {
 
-void Residency::set_capacity(uint64_t bytes) {
-  if (bytes < capacity_ && !fault_residue_.empty()) fault_residue_.SweepSoon();  // all of it is evicted now
-  capacity_ = bytes;
-}
-
-void Residency::NoteFaultResidue(Extent block) {
+void Eviction::NoteFaultResidue(Extent block) {
   chunks_.ForEach(block, [this](Chunk& chunk) {
     if (!chunk.resident && !chunk.mapped_remote && chunk.live_bytes != 0) fault_residue_.Add(&chunk);
   });
   fault_residue_.SweepSoon();
 }
 
-void Residency::NoteFaultResidueBytes(uint64_t bytes) {
+void Eviction::NoteFaultResidueBytes(uint64_t bytes) {
   stats_.fault_bytes += bytes;
   fault_residue_.NoteBytes(bytes, now_);
 }
 
 // Whether the work that used the residue is over.
-bool Residency::IsSweepReady() {
+bool Eviction::IsSweepReady() {
   if (fences_->open() == sweep_fence_) fences_->Close();
   if (fences_->open() == sweep_fence_) return true;  // not known while a capture forbids marks
   if (!fences_->Done(sweep_fence_)) return false;
@@ -31,7 +26,7 @@ bool Residency::IsSweepReady() {
   return true;
 }
 
-void Residency::PauseResidueSweep(uint64_t min_launches) {
+void Eviction::PauseResidueSweep(uint64_t min_launches) {
   constexpr uint64_t kMaxPauseLaunches = uint64_t{1} << 16;
   sweep_pause_ = std::max(sweep_pause_, min_launches);
   sweep_paused_until_ = now_ + sweep_pause_;
@@ -42,7 +37,7 @@ void Residency::PauseResidueSweep(uint64_t min_launches) {
 // Evicts fault residue behind the launch, once that is due. Chunks that other streams still use stay. Then the sweep is
 // repeated as soon as all work queued before the next launch is over: the pages lie beyond the budget, and no launch
 // may name them again.
-void Residency::SweepFaultResidue(StreamId stream) {
+void Eviction::SweepFaultResidue(StreamId stream) {
   constexpr uint32_t kMaxFailedSweeps = 4;  // a launch may be queued between the question and the sweep
   const bool again = sweep_fence_ && IsSweepReady();
   if (!again && !fault_residue_.IsDue(now_)) return;
@@ -73,6 +68,14 @@ void Residency::SweepFaultResidue(StreamId stream) {
   }
   // IsSweepReady closes it, behind the launch.
   if (is_used && !sweep_fence_) sweep_fence_ = fences_->Use();
+}
+
+// The chunk is evicted as soon as the launch is over.
+void Eviction::EvictBehind(Chunk* chunk) {
+  plan_.evict_after.push_back({chunk->base, kChunkBytes});
+  evicted_behind_.push_back(chunk);
+  FaultResidue::Remove(chunk);
+  chunk->has_contents = chunk->written_back = true;
 }
 
 }  // namespace sluice::policy

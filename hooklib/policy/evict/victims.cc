@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "hooklib/policy/residency.h"
+#include "hooklib/policy/evict/eviction.h"
 
 namespace sluice::policy {
 
@@ -17,12 +17,12 @@ constexpr size_t kMaxProtected = 256;
 }  // namespace
 
 // The predicted launch that frees the chunk's contents before they are used again; kNever: none is known.
-uint64_t Residency::FreedAt(const Chunk& chunk) const {
+uint64_t Eviction::FreedAt(const Chunk& chunk) const {
   const uint64_t at = chunk.freed_in ? chunk.last_use + chunk.freed_in : 0;
   return at > now_ ? at : kNever;
 }
 
-uint64_t Residency::Rank(const Chunk& chunk) const {
+uint64_t Eviction::Rank(const Chunk& chunk) const {
   if (chunk.cold) return 3 * kRankClass;
   if (chunk.last_required_at + iterations_.length() < now_ && now_ > 2 * iterations_.length() &&
       IsLongLived(chunk, 0) && !CheaperSwapped(chunk)) {
@@ -48,7 +48,7 @@ uint64_t Residency::Rank(const Chunk& chunk) const {
 }
 
 // Room that `stream` may count on: chunks that other streams are still evicting count as resident.
-uint64_t Residency::Room(StreamId stream) {
+uint64_t Eviction::Room(StreamId stream) {
   uint64_t resident = resident_bytes_;
   for (auto& [other, queues] : queues_) {
     DrainOps(&queues, other);
@@ -61,7 +61,7 @@ uint64_t Residency::Room(StreamId stream) {
 // A discard must be over before the application can write the range again through any pointer. So the caller executes
 // it at once and waits for it (microseconds, for the engine alone), with the device's lock held, before any allocation
 // can reuse the range.
-uint64_t Residency::DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step, uint64_t keep_until) {
+uint64_t Eviction::DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step, uint64_t keep_until) {
   uint64_t freed = 0, wanted = bytes;
   bool waiting = false;
   for (size_t n = freed_resident_.size(); n > 0 && freed < wanted; --n) {
@@ -105,7 +105,7 @@ uint64_t Residency::DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step
 }
 
 // `over`: no queued work may have touched it.
-void Residency::Discard(Chunk* chunk, bool over) {
+void Eviction::Discard(Chunk* chunk, bool over) {
   EndPrefetch(chunk);
   chunk->discarded = true;
   chunk->has_contents = chunk->probed = false;
@@ -116,7 +116,7 @@ void Residency::Discard(Chunk* chunk, bool over) {
 // A free chunk in host memory makes no room, but its next owner does not need the contents fetched: so it is discarded
 // before it is given out. If it is used remotely, its next owner uses it remotely, too: a discard saves nothing then.
 // Returns whether any was discarded.
-bool Residency::DiscardFreedOnHost(StreamId stream) {
+bool Eviction::DiscardFreedOnHost(StreamId stream) {
   constexpr size_t kMaxWaiting = 8;  // that have to wait
   bool any = false, unfenced = false;
   size_t waiting = 0;
@@ -151,7 +151,7 @@ bool Residency::DiscardFreedOnHost(StreamId stream) {
 // Bytes, of `bytes`, that DiscardFreed may free for `stream` now. A chunk that was found in use frees nothing, since
 // the GPU is far behind the host that freed it: live bytes would be evicted instead. Before its fence is closed this is
 // not known.
-uint64_t Residency::DiscardableBytes(uint64_t bytes, StreamId stream) {
+uint64_t Eviction::DiscardableBytes(uint64_t bytes, StreamId stream) {
   uint64_t room = 0;
   for (size_t i = 0; can_discard_ && i < freed_resident_.size() && room < bytes; ++i) {
     const Chunk& chunk = *freed_resident_[i];
@@ -163,19 +163,19 @@ uint64_t Residency::DiscardableBytes(uint64_t bytes, StreamId stream) {
   return room;
 }
 
-bool Residency::IsReclaimable(const Chunk& chunk) {
+bool Eviction::IsReclaimable(const Chunk& chunk) {
   return chunk.live_bytes == 0 && chunk.pins == 0 && chunk.freed_at < now_ && fences_->Done(chunk.freed_epoch);
 }
 
 // All users are before this place of the stream, or over. The next writer is queued behind this place: the chunk
 // belongs to the application's own allocator, the stream waits for the discard, and no other stream works
 // (stream_discard.h).
-bool Residency::MayDiscardInStream(const Chunk& chunk, StreamId stream) {
+bool Eviction::MayDiscardInStream(const Chunk& chunk, StreamId stream) {
   return in_order_ && can_discard_ && prefetch_ != Prefetch::kOff && chunk.owned && chunk.named_at != now_ &&
          chunk.live_bytes == 0 && chunk.pins == 0 && chunk.freed_at < now_ && MayEvict(chunk, stream);
 }
 
-bool Residency::MayEvict(const Chunk& chunk, StreamId stream) {
+bool Eviction::MayEvict(const Chunk& chunk, StreamId stream) {
   if (chunk.duplicate) stream = 0;  // dropped at once, in no stream's order
   for (const Mark& use : chunk.use) {
     if (use.stream && use.stream != stream && !timeline_->Done(use)) return false;
@@ -187,7 +187,7 @@ bool Residency::MayEvict(const Chunk& chunk, StreamId stream) {
   return chunk.fetch_op == 0 || timeline_->InDone(chunk.fetch_stream, chunk.fetch_op);
 }
 
-uint64_t Residency::Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
+uint64_t Eviction::Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
   Settle();
   CatchUp();
   uint64_t freed = 0;
@@ -246,16 +246,31 @@ uint64_t Residency::Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, 
   return freed;
 }
 
+const Plan& Eviction::DropExcessDuplicates() {
+  Settle();
+  ClearPlan();
+  std::erase_if(excess_duplicates_, [this](Va base) {
+    Chunk* const chunk = chunks_.Find(base);
+    if (!chunk || !chunk->duplicate || !chunk->resident) return true;
+    if (resident_bytes_ <= capacity_ || !MayEvict(*chunk, 0)) return false;
+    Drop(chunk, &plan_.now);
+    return true;
+  });
+  if (resident_bytes_ <= capacity_) excess_duplicates_.clear();
+  Merge(&plan_.now.drop);
+  return plan_;
+}
+
 // Frees at least `bytes` for `stream` where it can, and returns the bytes freed. No chunk is evicted that is predicted
 // to be needed before `keep_until` (kNever: that the last iteration used).
-uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
+uint64_t Eviction::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
   const uint64_t freed = MakeRoomAgain(stream, bytes, keep_until, step);
   candidates_.End();
   return freed;
 }
 
 // For several calls in one launch; Candidates::End follows the last.
-uint64_t Residency::MakeRoomAgain(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
+uint64_t Eviction::MakeRoomAgain(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
   Settle();
   CatchUp();
   const uint64_t discarded = DiscardFreed(bytes, stream, step);
@@ -266,14 +281,14 @@ uint64_t Residency::MakeRoomAgain(StreamId stream, uint64_t bytes, uint64_t keep
 // room. Chunks that other launches use in each iteration (the result that rows are added to) would be evicted before
 // each such launch and fetched behind it: 0.4 ms on an H200, where the launch itself takes 0.05 to 0.2. Tried now and
 // then, since the search first passes over all that the launch names.
-uint64_t Residency::MakeRoomForFaults(StreamId stream, uint64_t bytes) {
+uint64_t Eviction::MakeRoomForFaults(StreamId stream, uint64_t bytes) {
   if (bytes == 0 || now_ < yield_paused_until_) return 0;
   const uint64_t freed = MakeRoom(stream, bytes, kNever, &plan_.now);
   if (freed < bytes) yield_paused_until_ = now_ + 64;
   return freed;
 }
 
-void Residency::EvictChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
+void Eviction::EvictChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
   if (chunk->duplicate) return Drop(chunk, step);
   StreamQueues& queues = queues_[stream];
   if (!step->out_op) step->out_op = ++queues.out_op;

@@ -25,43 +25,14 @@
 #include <utility>
 
 #include "hooklib/policy/cost/link_model.h"
+#include "hooklib/policy/fetch/launch_probe.h"
 #include "hooklib/policy/memory_names.h"
 
 namespace sluice::policy {
 
-// One launch that is to be timed, since not all of its set is fetched.
-struct LaunchProbe {
-  uint64_t id = 0;              // execution id; 0: nothing to time
-  uint64_t host_bytes = 0;      // of its set, host-resident
-  uint64_t resident_bytes = 0;  // of its set, resident
-  bool oversize = false;        // the set is larger than the capacity: faults are the alternative
-  bool by_faults = false;       // host-resident chunks are left to faults, not used remotely
-  bool duplicates = false;      // fetched, they would be evicted again without a copy
-  bool exploratory = false;     // probes an unknown class; false: times a known class again
-  uint32_t stride = 0;          // of an oversize set each stride-th chunk is used remotely (ShareOf); 0: none
-};
-
-// The part that a launch uses remotely although it is left to faults: each stride-th chunk.
-struct RemoteShare {
-  uint32_t stride = 0;         // 0: none
-  uint64_t max_new_bytes = 0;  // bytes that may be newly mapped for it
-};
-
-// The cost of probes: some launches re-read the chunks that were left in host memory.
-struct ProbeStats {
-  uint64_t probes = 0, slow_probes = 0;  // launches; those of them that did not stream
-  uint64_t lost_ns = 0;                  // GPU time beyond that of a fetch
-};
-
 class LaunchClassifier {
  public:
-  enum class AccessClass : uint8_t {
-    kUnknown,          // some chunks may stay in host memory, and the launch is timed
-    kUnknownFaulting,  // some chunks are left to faults, and the launch is timed
-    kStreaming,        // uses host memory at no more than the link's price
-    kFaulting,         // touches little of its set: left to faults
-    kFetch,            // re-reads its set, or its probe's time is awaited: fetched
-  };
+  using AccessClass = policy::AccessClass;
 
   explicit LaunchClassifier(const LinkModel* link) : link_(link) {}
 
@@ -73,9 +44,8 @@ class LaunchClassifier {
   bool LeftToFaults(uint64_t id) const;
   // Whether launches of this id were slow in host memory, and did not stream since.
   bool IsSlowRemote(uint64_t id, bool oversize) const;
-  // Whether launches of this id touch little of their set: they were done with host memory in less than a quarter of
-  // the link's time, twice more often than not. That holds until as many were not, so that one launch on a busy link or
-  // a slow host changes nothing.
+  // Whether launches of this id touch little of their set: twice more often than not they took less than a quarter of
+  // the link's time in host memory. That holds until as many did not, so that one slow launch changes nothing.
   bool IsSparse(uint64_t id) const;
   // These three in one call.
   struct Traits {
@@ -93,8 +63,7 @@ class LaunchClassifier {
   // A launch of this id, not oversize, was to be probed, but the evictions of all its missing chunks were in flight.
   // Where the host never waits this would go on for ever: then it had better wait once (ShouldAwait).
   void NoteBlocked(uint64_t id);
-  // The host has waited before a launch of this id, or will not wait any longer. If the launch misses nothing the host
-  // waits for the next one, too, up to four times.
+  // The host has waited before such a launch, or will not any longer. Four more wait at most, if it misses nothing.
   void NoteAwaited(uint64_t id);
   // The time of a timed launch is known, or never will be.
   void NoteAnswered(const LaunchProbe& probe);

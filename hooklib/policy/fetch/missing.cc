@@ -1,12 +1,12 @@
 // Residency, missing chunks: fetched for the launch, or left to demand faults.
 #include <algorithm>
 
-#include "hooklib/policy/residency.h"
+#include "hooklib/policy/fetch/fetches.h"
 
 namespace sluice::policy {
 
 // Finds the missing chunks of the set, and the fetches in flight that the launch has to wait for.
-void Residency::FindMissing(const StreamQueues& queues, const PlannedLaunch& launch) {
+void Fetches::FindMissing(const StreamQueues& queues, const PlannedLaunch& launch) {
   const StreamId stream = launch.stream;
   for (Chunk* chunk : set_) {
     if (!chunk->resident) {
@@ -31,7 +31,7 @@ void Residency::FindMissing(const StreamQueues& queues, const PlannedLaunch& lau
 }
 
 // Nothing can be queued now: faults bring the missing chunks.
-void Residency::FaultInMissing(const PlannedLaunch& launch) {
+void Fetches::FaultInMissing(const PlannedLaunch& launch) {
   uint64_t residue_bytes = 0;
   for (Chunk* chunk : missing_) {
     if (launch.leaves_residue && resident_bytes_ + kChunkBytes > launch.capacity) {
@@ -53,7 +53,7 @@ void Residency::FaultInMissing(const PlannedLaunch& launch) {
 
 // Fetches missing chunks in place of others. Chunks that do not fit are fetched for this launch alone, or left to
 // faults.
-void Residency::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) {
+void Fetches::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) {
   const StreamId stream = launch.stream;
   const uint64_t id = launch.id;
   const uint64_t need = missing_.size() * kChunkBytes;
@@ -135,13 +135,13 @@ void Residency::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) 
     plan_.probe = {id, residue_bytes, set_.size() * kChunkBytes - need, launch.oversize, true};
 }
 
-void Residency::QueueFetch(const Chunk* chunk, StreamId stream, PlanStep* step) {
+void Fetches::QueueFetch(const Chunk* chunk, StreamId stream, PlanStep* step) {
   if (!step->in_op) step->in_op = ++queues_[stream].in_op;
   step->fetch.push_back({chunk->base, kChunkBytes});
 }
 
 // The chunk is resident for this stream's next launches.
-void Residency::FetchChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
+void Fetches::FetchChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
   QueueFetch(chunk, stream, step);
   chunk->fetch_op = step->in_op;
   chunk->fetch_stream = stream;
@@ -149,7 +149,7 @@ void Residency::FetchChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
   if (chunk->has_contents) step->fetch_content_bytes += kChunkBytes;
 }
 
-void Residency::FetchResident(Chunk* chunk, StreamId stream, PlanStep* step) {
+void Fetches::FetchResident(Chunk* chunk, StreamId stream, PlanStep* step) {
   if (!chunk->duplicate && MayDuplicate(*chunk)) {
     chunk->duplicate = true;
     chunk->written_back = false;
@@ -166,19 +166,16 @@ void Residency::FetchResident(Chunk* chunk, StreamId stream, PlanStep* step) {
 }
 
 // A transient fetch: for one launch, behind which the chunk is evicted.
-void Residency::FetchTransient(Chunk* chunk, StreamId stream) {
+void Fetches::FetchTransient(Chunk* chunk, StreamId stream) {
   UnmapRemote(chunk);
   FetchChunk(chunk, stream, &plan_.now);
   chunk->maybe_mapped = false;
   EvictBehind(chunk);
 }
 
-// The chunk is evicted as soon as the launch is over.
-void Residency::EvictBehind(Chunk* chunk) {
-  plan_.evict_after.push_back({chunk->base, kChunkBytes});
-  evicted_behind_.push_back(chunk);
-  FaultResidue::Remove(chunk);
-  chunk->has_contents = chunk->written_back = true;
+void Fetches::NoteNotFetched(const PlanStep& step) {
+  stats_.bytes_in -= step.fetch_content_bytes;
+  stats_.fault_bytes += step.fetch_content_bytes;
 }
 
 }  // namespace sluice::policy

@@ -3,7 +3,7 @@
 // is exchanged between launches.
 #include <algorithm>
 
-#include "hooklib/policy/residency.h"
+#include "hooklib/policy/fetch/remote_access.h"
 
 namespace sluice::policy {
 
@@ -21,7 +21,7 @@ constexpr uint64_t kMinSmallShare = 8;  // of the capacity: fewer bytes of small
 // Missing hot chunks move from missing_ to
 // hot_missing_, and as many cold chunks are evicted, if they may be. `fits`: bytes for the whole set. `more`: bytes
 // beside its resident ones.
-void Residency::SplitHotCold(StreamId stream, uint64_t fits, uint64_t more, size_t hot_chunks, bool fetches) {
+void RemoteAccess::SplitHotCold(StreamId stream, uint64_t fits, uint64_t more, size_t hot_chunks, bool fetches) {
   const auto order = [&](const Chunk* chunk) {
     return (IsUsedSinceGraph(*chunk) ? 0 : 4) + (fetches && IsCopied(*chunk) ? 2 : 0) + (chunk->resident ? 0 : 1);
   };
@@ -43,14 +43,14 @@ void Residency::SplitHotCold(StreamId stream, uint64_t fits, uint64_t more, size
   }
 }
 
-uint64_t Residency::MaxSmallOperandBytes() const {
+uint64_t RemoteAccess::MaxSmallOperandBytes() const {
   uint64_t largest = 0;
   for (const Operand& operand : operands_) largest = std::max(largest, operand.bytes);
   return largest / kMinSizeRatio;
 }
 
 // Whether to keep the small operands of a graph resident would make a difference to a capacity.
-bool Residency::SizesDiffer(uint64_t capacity) const {
+bool RemoteAccess::SizesDiffer(uint64_t capacity) const {
   const uint64_t max_small = MaxSmallOperandBytes();
   uint64_t bytes = 0;
   for (const Operand& operand : operands_) bytes += operand.bytes <= max_small ? operand.bytes : 0;
@@ -60,7 +60,7 @@ bool Residency::SizesDiffer(uint64_t capacity) const {
 // Of a launch that exceeds the capacity. An operand far smaller than the largest is likely to be used whole: a batch or
 // a result beside a table of rows, weights beside a paged cache. Moves such operands to the begin of set_, smallest
 // first, `most` bytes of them at most. Returns their number of chunks.
-size_t Residency::SmallOperandsFirst(uint64_t most) {
+size_t RemoteAccess::SmallOperandsFirst(uint64_t most) {
   const uint64_t max_small = MaxSmallOperandBytes();
   uint64_t bytes = 0;
   std::vector<std::pair<uint64_t, size_t>> small;  // bytes, index of the operand
@@ -87,7 +87,7 @@ size_t Residency::SmallOperandsFirst(uint64_t most) {
 
 // Plans the strategy of a graph larger than the capacity: takes the chunks that it uses remotely out of missing_, and
 // marks those that are left to demand faults. `id` 0: it is not timed.
-void Residency::ApplyStrategy(GraphStrategy strategy, StreamId stream, uint64_t id) {
+void RemoteAccess::ApplyStrategy(GraphStrategy strategy, StreamId stream, uint64_t id) {
   graph_remainder_ = {};
   const bool is_remote = strategy == GraphStrategy::kRemote || strategy == GraphStrategy::kRemoteLargest;
   // Duplicates that the strategy before fetched beyond the capacity are still resident.
@@ -120,31 +120,14 @@ void Residency::ApplyStrategy(GraphStrategy strategy, StreamId stream, uint64_t 
 }
 
 // Bytes of chunks that other launches have used since the last graph and that this graph does not name.
-uint64_t Residency::BytesUsedSinceGraph(uint64_t max_bytes) const {
+uint64_t RemoteAccess::BytesUsedSinceGraph(uint64_t max_bytes) const {
   const auto named =
       std::count_if(set_.begin(), set_.end(), [this](const Chunk* chunk) { return IsUsedSinceGraph(*chunk); });
   const uint64_t bytes = bytes_since_graph_ - std::min(bytes_since_graph_, static_cast<uint64_t>(named) * kChunkBytes);
   return std::min(bytes, RoundDown(max_bytes, kChunkBytes));
 }
 
-// Whether a fetch need not wait for the evictions behind a graph larger than the capacity. The GPU holds more than the
-// budget until these are over anyhow, and demand faults would not wait: the launches between two graphs may fetch a
-// little. A chunk whose own eviction is in flight has to wait.
-bool Residency::MayOverlapEviction(StreamQueues* queues, StreamId stream, const PlanStep& step) {
-  constexpr uint64_t kMaxOverlapBytes = uint64_t{32} << 20;
-  uint64_t bytes = 0;
-  for (const Extent& run : step.fetch) bytes += run.bytes;
-  if (!queues->graph_out_op || queues->bytes_beside_graph + bytes > kMaxOverlapBytes ||
-      timeline_->OutDone(stream, queues->graph_out_op))
-    return false;
-  for (const Extent& run : step.fetch) {
-    if (IsEvicting(*chunks_.Find(run.base))) return false;
-  }
-  queues->bytes_beside_graph += bytes;
-  return true;
-}
-
-void Residency::NoteRemainder(const Chunk& chunk) {
+void RemoteAccess::NoteRemainder(const Chunk& chunk) {
   uint64_t* const which = IsCopied(chunk)                         ? &graph_remainder_.copied
                           : chunk.live_bytes == 0                 ? &graph_remainder_.freed
                           : !read_mostly_                         ? &graph_remainder_.disabled

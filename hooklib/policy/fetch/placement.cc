@@ -17,7 +17,7 @@
 #include <algorithm>
 
 #include "hooklib/policy/fetch/link_bytes.h"
-#include "hooklib/policy/residency.h"
+#include "hooklib/policy/fetch/remote_access.h"
 
 namespace sluice::policy {
 
@@ -31,7 +31,7 @@ constexpr uint64_t kMaxExchangeBytes = uint64_t{512} << 20;  // at once: 60 ms
 constexpr uint64_t kMinOrderBytes = uint64_t{32} << 20;
 }  // namespace
 
-void Residency::NoteHostSync() {
+void RemoteAccess::NoteHostSync() {
   if (now_ - placement_.host_run_begin >= iterations_.length() / 2) {
     placement_.long_host_run_begin = placement_.host_run_begin;
     placement_.long_host_run = now_ - placement_.host_run_begin;
@@ -40,7 +40,7 @@ void Residency::NoteHostSync() {
 }
 
 // Launches between the host's synchronization and the chunk's newest use. Nothing: not used since the last two.
-std::optional<uint64_t> Residency::PositionInHostRun(const Chunk& chunk) const {
+std::optional<uint64_t> RemoteAccess::PositionInHostRun(const Chunk& chunk) const {
   if (chunk.last_use > placement_.host_run_begin) return chunk.last_use - placement_.host_run_begin;
   if (chunk.last_use > placement_.long_host_run_begin) return chunk.last_use - placement_.long_host_run_begin;
   return std::nullopt;
@@ -48,7 +48,7 @@ std::optional<uint64_t> Residency::PositionInHostRun(const Chunk& chunk) const {
 
 // At the begin of an iteration: marks cold chunks that are to be demoted, and chunks that are to be promoted in their
 // place.
-void Residency::ExchangePlacement(const Predictor& predictor) {
+void RemoteAccess::ExchangePlacement(const Predictor& predictor) {
   const uint64_t moved = stats_.bytes_in + stats_.bytes_out;
   const uint64_t own_bytes =
       // Moved by the exchanges of the iteration that is over.
@@ -114,8 +114,8 @@ void Residency::ExchangePlacement(const Predictor& predictor) {
 // Among chunks that are used whole, those with fewer passes in an iteration make room for those with at least one pass
 // more: an optimizer's first moments for its second. False: too few such chunks. Counted over the predictor's newest
 // period, since an iteration is a little longer: some chunks are used twice as often in it.
-bool Residency::ExchangeByPasses(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
-                                 std::vector<Chunk*>* cold) {
+bool RemoteAccess::ExchangeByPasses(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
+                                    std::vector<Chunk*>* cold) {
   if (iterations_.number() < placement_.next_exchange || first->empty() || hot->empty()) return false;
   for (std::vector<Chunk*>* list : {first, hot}) {
     for (Chunk* chunk : *list) chunk->iteration_uses = 0;
@@ -144,7 +144,7 @@ bool Residency::ExchangeByPasses(const Predictor& predictor, std::vector<Chunk*>
 
 // `hot` may get more room than the `cold` chunks leave: that of chunks used in the first half of a host run, for hot
 // ones that are used much later. Of the hot chunks those used last are promoted.
-void Residency::ExchangeByOrder(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold) {
+void RemoteAccess::ExchangeByOrder(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold) {
   const auto position = [this](const Chunk* chunk) { return PositionInHostRun(*chunk).value_or(0); };
   const auto unknown = [this](const Chunk* chunk) { return !PositionInHostRun(*chunk); };
   // One synchronization in an iteration, which is a little longer than a period.
@@ -177,7 +177,7 @@ void Residency::ExchangeByOrder(std::vector<Chunk*>* first, std::vector<Chunk*>*
     (*hot)[i]->promote_iteration = iterations_.number();
 }
 
-std::vector<PlacementRun> Residency::ListPlacement() {
+std::vector<PlacementRun> RemoteAccess::ListPlacement() {
   Settle();
   std::vector<PlacementRun> places;
   const auto alike = [](const PlacementRun& a, const PlacementRun& b) {
@@ -207,7 +207,7 @@ std::vector<PlacementRun> Residency::ListPlacement() {
 // table that was fetched first. Other chunks had better have that room. If the launch names little beside one large
 // operand, a few of the operand's chunks are evicted to probe it (a product of many rows names more, and would re-read
 // it). Each id is probed once, and ids ever more rarely.
-void Residency::MarkProbeVictims(uint64_t id) {
+void RemoteAccess::MarkProbeVictims(uint64_t id) {
   const auto [from, end] = DominantOperand();
   if (!end) return;
   const size_t to = from + kMinExchangeBytes / kChunkBytes;
@@ -229,7 +229,7 @@ void Residency::MarkProbeVictims(uint64_t id) {
 
 // Whether a demoted chunk stays in host memory for this launch, which uses little of it. Launches of a new shape are
 // not timed first: they name too little to matter.
-bool Residency::KeepsColdRemote(Chunk* chunk, uint64_t id) {
+bool RemoteAccess::KeepsColdRemote(Chunk* chunk, uint64_t id) {
   if (!chunk->cold || OverLink(*chunk, classifier_.IsSparse(id)) > kMaxColdBytes) return false;
   if (placement_.promote_bytes >= kChunkBytes && !placement_.promotions_chosen) {  // room that nothing else needs
     chunk->cold = false;
@@ -237,16 +237,6 @@ bool Residency::KeepsColdRemote(Chunk* chunk, uint64_t id) {
   }
   MapRemote(chunk);
   return true;
-}
-
-// The chunk was used remotely, was fetched since and is evicted again: the room did not stay free.
-void Residency::EndPromotion(Chunk* chunk) {
-  if (!chunk->remote_iteration) return;
-  chunk->remote_iteration = 0;
-  if (placement_.promote_bytes || placement_.promotion_pause == 0)
-    placement_.next_promotion_pause = std::min<uint32_t>(64, placement_.next_promotion_pause * 2);
-  placement_.promote_bytes = 0;
-  placement_.promotion_pause = placement_.next_promotion_pause;
 }
 
 }  // namespace sluice::policy

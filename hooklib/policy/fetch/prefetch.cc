@@ -4,7 +4,7 @@
 // later, as long as the link can keep up with the prefetched bytes. PrefetchFar serves later launches while the
 // link is idle, but only in place of free chunks: much that a forward pass frees stays free until the backward pass
 // fills it.
-#include "hooklib/policy/residency.h"
+#include "hooklib/policy/fetch/fetches.h"
 
 namespace sluice::policy {
 
@@ -24,7 +24,7 @@ constexpr uint64_t kProactiveLaunches = 512, kProactiveBytes = uint64_t{64} << 2
 }  // namespace
 
 // Whether the chunk is to be resident for the later launch with this execution id.
-bool Residency::ShouldPrefetch(Chunk* chunk, uint64_t id, StreamId stream) {
+bool Fetches::ShouldPrefetch(Chunk* chunk, uint64_t id, StreamId stream) {
   using AccessClass = LaunchClassifier::AccessClass;
   if (TouchSampler::IsLeftOut(*chunk)) return false;
   if (chunk->live_bytes == 0 || chunk->cold || IsRepopulatedBy(*chunk, id) || IsBeingProbed(*chunk)) return false;
@@ -43,7 +43,7 @@ bool Residency::ShouldPrefetch(Chunk* chunk, uint64_t id, StreamId stream) {
   return !chunk->evict_op || chunk->evict_stream == stream || timeline_->OutDone(chunk->evict_stream, chunk->evict_op);
 }
 
-void Residency::PrefetchChunk(Chunk* chunk, uint64_t at, StreamQueues* queues, StreamId stream) {
+void Fetches::PrefetchChunk(Chunk* chunk, uint64_t at, StreamQueues* queues, StreamId stream) {
   UnmapForFetch(chunk);
   FetchResident(chunk, stream, &plan_.ahead);
   chunk->prefetched = true;
@@ -53,7 +53,7 @@ void Residency::PrefetchChunk(Chunk* chunk, uint64_t at, StreamQueues* queues, S
 }
 
 // Whether there was anything to look at.
-bool Residency::PrefetchUpcoming(StreamQueues* queues, StreamId stream) {
+bool Fetches::PrefetchUpcoming(StreamQueues* queues, StreamId stream) {
   if (!queues->evictions.empty() || !queues->fetches.empty()) DrainOps(queues, stream);
   if (queues->fetches.size() > kMaxFarFetchesInFlight || queues->evictions.size() > kMaxFetchesInFlight) return false;
   if (!queues->predictor.HasAhead(kHorizonLaunches)) return false;
@@ -66,7 +66,7 @@ bool Residency::PrefetchUpcoming(StreamQueues* queues, StreamId stream) {
   return true;
 }
 
-void Residency::PrefetchNear(StreamQueues* queues, StreamId stream) {
+void Fetches::PrefetchNear(StreamQueues* queues, StreamId stream) {
   uint64_t at = 0, id = 0;
   while (queues->prefetched_bytes < max_prefetch_bytes_) {
     const auto chunks = queues->predictor.NextAhead(kHorizonLaunches, &at, &id);
@@ -88,7 +88,7 @@ void Residency::PrefetchNear(StreamQueues* queues, StreamId stream) {
   }
 }
 
-void Residency::PrefetchFar(StreamQueues* queues, StreamId stream) {
+void Fetches::PrefetchFar(StreamQueues* queues, StreamId stream) {
   if (now_ < far_paused_until_ || budget_rising_ || !queues->evictions.empty()) return;
   const auto full = [this] { return resident_bytes_ - idle_bytes_ + far_reserve_bytes_ + kChunkBytes > capacity_; };
   if (now_ < far_full_until_ && full()) return;
@@ -116,20 +116,13 @@ void Residency::PrefetchFar(StreamQueues* queues, StreamId stream) {
 
 // While no eviction is in flight, the chunks that are needed last are evicted, as far as the live bytes will soon
 // exceed the room: a launch that takes new memory would wait for it.
-void Residency::EvictProactively(const StreamQueues& queues, StreamId stream) {
+void Fetches::EvictProactively(const StreamQueues& queues, StreamId stream) {
   if (link_.slow_write_back() || budget_rising_ || !queues.evictions.empty() || now_ < proactive_paused_until_) return;
   const uint64_t room = capacity_ - std::min(capacity_, resident_bytes_ - idle_bytes_);
   const uint64_t need = queues.predictor.GrowthWithin(kProactiveLaunches) * kChunkBytes;
   const uint64_t bytes = std::min(kProactiveBytes, need - std::min(need, room));
   if (!bytes || Evict(stream, bytes, now_ + kProactiveLaunches, &plan_.ahead) < bytes)
     proactive_paused_until_ = now_ + kProactivePauseLaunches;
-}
-
-void Residency::EndPrefetch(Chunk* chunk) {
-  if (!chunk->prefetched) return;
-  chunk->prefetched = false;
-  uint64_t& bytes = queues_[chunk->fetch_stream].prefetched_bytes;
-  bytes -= std::min(bytes, kChunkBytes);
 }
 
 }  // namespace sluice::policy

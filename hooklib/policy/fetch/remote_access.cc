@@ -6,10 +6,10 @@
 // remotely for longer than it would have stayed resident. Chunks that other launches soon require resident, or that are
 // allocated and freed within an iteration (activations), are fetched. On an H200 a convolution net's step took 243 ms
 // and more where such chunks were mapped too, and 202 where none was.
+#include "hooklib/policy/fetch/remote_access.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "hooklib/policy/residency.h"
 
 namespace sluice::policy {
 
@@ -17,28 +17,21 @@ namespace {
 constexpr uint64_t kMinDominantBytes = uint64_t{32} << 20;
 }  // namespace
 
-bool Residency::UsesRemoteAccess(const LaunchProbe& probe) {
+bool RemoteAccess::UsesRemoteAccess(const LaunchProbe& probe) {
   return classifier_.ClassOf(probe.id, probe.oversize, now_) == LaunchClassifier::AccessClass::kStreaming;
 }
 
-bool Residency::NoteMeasured(const LaunchProbe& probe, uint64_t ns) {
+bool RemoteAccess::NoteMeasured(const LaunchProbe& probe, uint64_t ns) {
   const bool settles = classifier_.NoteMeasured(probe, ns, now_);
   if (classifier_.TakeLeftRemote()) chunks_.ForAll([](Chunk& chunk) { chunk.remote_uses = 0; });
   return settles;
 }
 
-void Residency::NoteGapAfter(const GraphProbe& probe, uint64_t gap_ns, uint64_t eviction_ns) {
+void RemoteAccess::NoteGapAfter(const GraphProbe& probe, uint64_t gap_ns, uint64_t eviction_ns) {
   graph_strategies_.NoteGapAfter(probe, gap_ns, eviction_ns);
 }
 
-// A swapped chunk is fetched. Where each pass would fetch it, it stays remote for a while instead.
-void Residency::NoteSwappedIn(Chunk* chunk) {
-  if (chunk->swapped_in_at && chunk->swapped_in_at + iterations_.length() / 2 > now_)
-    chunk->remote_until = now_ + 32 * iterations_.length();
-  chunk->swapped_in_at = now_;
-}
-
-void Residency::EndIteration(const StreamQueues& queues) {
+void RemoteAccess::EndIteration(const StreamQueues& queues) {
   Settle();
   constexpr uint64_t kMarginBytes = uint64_t{128} << 20;
   placement_.promote_bytes =
@@ -52,7 +45,7 @@ void Residency::EndIteration(const StreamQueues& queues) {
 
 // Whether the chunk is used remotely for longer than it would stay resident. `id`, whose launches stream, uses it now,
 // and the next launch that requires it resident comes only after it would have been evicted.
-bool Residency::StaysRemote(const Predictor& predictor, const Chunk& chunk, uint64_t id) {
+bool RemoteAccess::StaysRemote(const Predictor& predictor, const Chunk& chunk, uint64_t id) {
   if (iterations_.number() == 1) return IsLongLived(chunk, id);
   if (CheaperSwapped(chunk)) return false;
   const auto next = predictor.NextRequiredUse(chunk, [this](uint64_t other) {
@@ -62,78 +55,9 @@ bool Residency::StaysRemote(const Predictor& predictor, const Chunk& chunk, uint
   return next ? *next > reuse_distance_x64_ / 128 : IsLongLived(chunk, id);
 }
 
-void Residency::NoteRequired(Chunk* chunk, uint64_t id, uint64_t iterations) {
-  chunk->required_until = std::max(chunk->required_until, now_ + iterations * iterations_.length());
-  chunk->required_by = id;
-}
-
-void Residency::NoteEvicted(Chunk* chunk) {
-  if (chunk->cold || !chunk->has_contents || chunk->evicted_iteration == iterations_.number() ||
-      !IsLongLived(*chunk, 0))
-    return;
-  chunk->evicted_repeatedly = chunk->evicted_iteration && chunk->evicted_iteration + 2 >= iterations_.number();
-  chunk->evicted_iteration = iterations_.number();
-}
-
-// Whether remote use costs less than swapping: the chunk is mapped remotely, or was evicted in each iteration and is
-// used so little that it had better stay in host memory. A convolution net's parameters and momenta are evicted in the
-// forward pass, since they are needed last, and are used two or three times in an iteration, which may count one use
-// more. By the driver's calls that is cheaper remote.
-bool Residency::CheaperRemote(const Chunk& chunk) const {
-  if (chunk.mapped_remote) return true;
-  // Write-backs by threads run beside all else. Chunks of one pass that stayed remote took the transformer's step at a
-  // third of its live bytes from 314 to 343 ms.
-  if (!link_.slow_write_back()) return false;
-  if (!chunk.evicted_repeatedly || chunk.evicted_iteration + 2 < iterations_.number()) return false;
-  const bool is_used_now = chunk.link_iteration == iterations_.number();
-  if (!is_used_now && chunk.link_iteration + 1 < iterations_.number()) return true;
-  const uint64_t used = is_used_now ? chunk.previous_link_bytes : chunk.link_bytes;
-  return link_.IsCheaper(Residence::kRemote, Residence::kSwapped, kChunkBytes, used);
-}
-
-// Whether an iteration passes over the chunk so often that swapping costs less than remote use. Where several threads
-// evict, an optimizer's second moments are such chunks, its first moments are not.
-bool Residency::CheaperSwapped(const Chunk& chunk) const {
-  // Not before its next use can be predicted.
-  if (prefetch_ != Prefetch::kPredict || chunk.live_since + iterations_.length() * 15 / 8 > now_ ||
-      chunk.remote_until > now_) {
-    return false;
-  }
-  const bool is_used_now = chunk.link_iteration == iterations_.number();
-  if (!is_used_now && chunk.link_iteration + 1 != iterations_.number()) return false;
-  const uint64_t used = is_used_now ? std::max(chunk.previous_link_bytes, chunk.link_bytes) : chunk.link_bytes;
-  return link_.IsCheaper(Residence::kSwapped, Residence::kRemote, kChunkBytes, used);
-}
-
-// The chunk is fetched for a launch that requires it resident. The mapping would only make its next eviction cost more,
-// unless the chunk is used remotely in nearly every iteration. A swapped chunk keeps its mapping: queued launches that
-// use it remotely would fault without it.
-void Residency::UnmapForFetch(Chunk* chunk) {
-  if (CheaperSwapped(*chunk)) return;
-  if (!IsLongLived(*chunk, 0) || chunk->remote_iteration + 2 <= iterations_.number()) UnmapRemote(chunk);
-}
-
-void Residency::MapRemote(Chunk* chunk) {
-  if (chunk->mapped_remote) return;
-  chunk->mapped_remote = chunk->maybe_mapped = true;
-  plan_.map_remote.push_back({chunk->base, kChunkBytes});
-}
-
-void Residency::UnmapRemote(Chunk* chunk) {
-  if (!chunk->mapped_remote) return;
-  chunk->mapped_remote = false;
-  plan_.unmap_remote.push_back({chunk->base, kChunkBytes});
-}
-
-// The host runs ahead: a prefetch for a later launch may arrive before the launch that is timed without it runs.
-bool Residency::IsBeingProbed(const Chunk& chunk) {
-  return chunk.probed && std::any_of(std::begin(chunk.use), std::end(chunk.use),
-                                     [this](const Mark& use) { return use.stream && !timeline_->Done(use); });
-}
-
 // The range of set_ with a large operand beside which the launch names little; {0, 0}: none. A product reads an operand
 // once for 256 rows of the other, so such launches pass over it once or twice, or use a part of it.
-std::pair<size_t, size_t> Residency::DominantOperand() const {
+std::pair<size_t, size_t> RemoteAccess::DominantOperand() const {
   uint64_t all = 0, largest = 0;
   size_t at = 0;
   for (size_t i = 0; i < operands_.size(); ++i) {
@@ -147,7 +71,7 @@ std::pair<size_t, size_t> Residency::DominantOperand() const {
   return {begin, operands_[at].end};
 }
 
-void Residency::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
+void RemoteAccess::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
   using AccessClass = LaunchClassifier::AccessClass;
   const bool duplicates =
       std::all_of(missing_.begin(), missing_.end(), [this](const Chunk* chunk) { return MayDuplicate(*chunk); });

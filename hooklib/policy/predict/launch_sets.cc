@@ -107,16 +107,4 @@ template void Residency::NoteSet<true, true>(const PlannedLaunch&, Seq);
 template void Residency::NoteSet<true, false>(const PlannedLaunch&, Seq);
 template void Residency::NoteSet<false, true>(const PlannedLaunch&, Seq);
 
-void Residency::NoteUse(Chunk* chunk, Mark mark) {
-  const auto is_own = [&mark](const Mark& use) { return use.stream == mark.stream || use.stream == 0; };
-  const auto is_over = [this](const Mark& use) { return timeline_->Done(use); };
-  Mark* slot = std::find_if(std::begin(chunk->use), std::end(chunk->use), is_own);
-  if (slot == std::end(chunk->use)) slot = std::find_if(std::begin(chunk->use), std::end(chunk->use), is_over);
-  if (slot != std::end(chunk->use)) {
-    *slot = mark;
-  } else {
-    chunk->use_epoch = fences_->Use();  // closed when room is needed, behind this launch
-  }
-}
-
 }  // namespace sluice::policy

@@ -3,10 +3,10 @@
 // A chunk that is left out is neither fetched nor used remotely, and it does not protect its neighbours' room. If a
 // launch touches it after all, it faults: the driver's records say so, and it is resident from then on. Discarded
 // chunks are never left out, since they must not be written by faults.
+#include "hooklib/policy/touched/touched_chunks.h"
+
 #include <algorithm>
 #include <vector>
-
-#include "hooklib/policy/residency.h"
 
 namespace sluice::policy {
 
@@ -27,15 +27,15 @@ constexpr double kMaxTouchedOfLaunch = 32;                         // several la
 
 // Whether the chunk may be tried first. Not where copies alone wrote it: such weights are duplicated, which a fault
 // would end. Launches one by one wait until they would try a presumed chunk as a touched one: their caches grow.
-bool Residency::MayTry(const Chunk& chunk, bool is_graph) const {
+bool TouchedChunks::MayTry(const Chunk& chunk, bool is_graph) const {
   const bool is_known = chunk.touch != Touch::kUnknown && (chunk.touch != Touch::kPresumed || !is_graph);
   return !is_known && chunk.has_contents && chunk.live_bytes != 0 && !chunk.discarded && !chunk.reused_after_discard &&
          !IsCopied(chunk) && !chunk.duplicate && chunk.live_since + 1 < now_;
 }
 
 // Takes chunks out of the set that are not touched, and those that are tried from here on. Returns the hot chunks.
-size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::optional<size_t> hot_extents,
-                                    const StreamQueues& queues, PlannedLaunch* launch, Seq seq) {
+size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::optional<size_t> hot_extents,
+                                        const StreamQueues& queues, PlannedLaunch* launch, Seq seq) {
   size_t kept = 0;
   bool lacks_chunks = false;
   const uint64_t room = hot_extents ? kMaxIdleRoom : kMaxIdleRoomOfLaunch;
@@ -102,8 +102,8 @@ size_t Residency::LeaveOutUntouched(std::span<const Extent> extents, std::option
 
 // More is named than fits: `most` resident chunks of operands that may be untouched leave, and are tried. `touched`: as
 // and `sparse`: as in TouchSampler::Allowance.
-void Residency::SampleResident(std::span<const Extent> extents, PlannedLaunch* launch, double touched, size_t* most,
-                               bool is_graph, bool sparse) {
+void TouchedChunks::SampleResident(std::span<const Extent> extents, PlannedLaunch* launch, double touched, size_t* most,
+                                   bool is_graph, bool sparse) {
   const uint64_t min_age = std::max(kMinAgeLaunches, kMinAgeIterations * iterations_.length());
   std::vector<Chunk*> unknown, old;
   const size_t before = *most;
@@ -145,7 +145,7 @@ void Residency::SampleResident(std::span<const Extent> extents, PlannedLaunch* l
   launch->lacks_chunks |= plan_.now.out_op != 0;
 }
 
-void Residency::TryResident(Chunk* chunk, Extent operand, StreamId stream) {
+void TouchedChunks::TryResident(Chunk* chunk, Extent operand, StreamId stream) {
   touched_.Begin(chunk, operand);
   chunk->named_at = 0;
   chunk->remote_iteration = 0;  // a promoted chunk does not leave for want of room
@@ -155,7 +155,7 @@ void Residency::TryResident(Chunk* chunk, Extent operand, StreamId stream) {
 
 // At the end of an iteration: whether launches of the next one, that are no graphs, try chunks. They do while bytes are
 // lacking, at once where the last tries found untouched chunks, and else ever more rarely.
-void Residency::ScheduleSamples() {
+void TouchedChunks::ScheduleSamples() {
   const uint64_t all = stats_.bytes_in + stats_.remote_bytes;
   const uint64_t lacking = all - std::min(all, launch_samples_.lacked_bytes);  // the driver may have refused some
   launch_samples_.lacked_bytes = all;
@@ -179,11 +179,11 @@ void Residency::ScheduleSamples() {
   NoteChange();  // of launches with steady sets, too
 }
 
-void Residency::MarkTouchesOver() {
+void TouchedChunks::MarkTouchesOver() {
   touched_.MarkOver([this](const Mark& mark) { return timeline_->Done(mark); });
 }
 
-void Residency::ConcludeTouches(std::span<const Va> pages, bool lost) {
+void TouchedChunks::ConcludeTouches(std::span<const Va> pages, bool lost) {
   for (const Va page : pages) {
     Chunk* const chunk = chunks_.Find(page);
     if (!chunk) continue;
@@ -217,7 +217,7 @@ void Residency::ConcludeTouches(std::span<const Va> pages, bool lost) {
 }
 
 // A launch that touches another page of such a chunk would fault again.
-void Residency::FetchTouched(StreamId stream) {
+void TouchedChunks::FetchTouched(StreamId stream) {
   for (const Va base : touched_late_) {
     Chunk* const chunk = chunks_.Find(base);
     if (chunk && chunk->resident && !chunk->fetched_whole && !chunk->fetch_op) {
@@ -228,7 +228,7 @@ void Residency::FetchTouched(StreamId stream) {
   touched_late_.clear();
 }
 
-void Residency::ForgetTouches() {
+void TouchedChunks::ForgetTouches() {
   touched_.set_enabled(false);
   chunks_.ForAll([this](Chunk& chunk) { touched_.Forget(&chunk); });
 }

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "hooklib/policy/residency.h"
+#include "hooklib/policy/touched/touched_chunks.h"
 
 namespace sluice::policy {
 
@@ -19,7 +19,7 @@ constexpr uint64_t kWatchedLaunches = 1 << 16;  // since the last such fault
 constexpr uint64_t kStayedIntervals = 64;       // from a chunk's eviction to its next fault
 }  // namespace
 
-void Residency::NoteCountedFaults(uint64_t bytes) {
+void TouchedChunks::NoteCountedFaults(uint64_t bytes) {
   fault_residue_.set_counted_bytes(bytes);
   const uint64_t counted = bytes - std::min(bytes, unnamed_.counted);
   const uint64_t expected = stats_.fault_bytes - std::min(stats_.fault_bytes, unnamed_.expected);
@@ -47,7 +47,7 @@ void Residency::NoteCountedFaults(uint64_t bytes) {
 // A launch that did not name the chunk has faulted on it. While it is resident nothing tells of its use. So a chunk
 // that faults again soon after its eviction stays for as many times that long (as with refault distances in Linux's
 // workingset.c), and leaves after those whose next use is farther.
-void Residency::TakeFaultedIn(Chunk* chunk) {
+void TouchedChunks::TakeFaultedIn(Chunk* chunk) {
   if (chunk->in_fault_residue || chunk->mapped_remote || IsEvicting(*chunk) || chunk->live_bytes == 0) return;
   // The record may be of the bytes before: a discarded chunk that passed for resident would be written by faults.
   if (chunk->discarded || chunk->reused_after_discard || !chunk->has_contents) return;
@@ -60,14 +60,6 @@ void Residency::TakeFaultedIn(Chunk* chunk) {
   chunk->unnamed_by_faults = true;
   candidates_.Unrank(chunk);
   stats_.fault_bytes += kChunkBytes;
-}
-
-// A chunk that is evicted again is among those whose use is the rarest. From then on it is used in host memory: a fault
-// costs several times as much.
-void Residency::NoteUnnamedEviction(Chunk* chunk) {
-  if (!std::exchange(chunk->unnamed_by_faults, false) || chunk->last_use > chunk->touched_at) return;  // or named since
-  if (chunk->unnamed_out && unnamed_.may_map && chunk->has_contents) MapRemote(chunk);
-  chunk->unnamed_out = now_;
 }
 
 }  // namespace sluice::policy

@@ -15,14 +15,14 @@
 //  - a launch of another stream that does not name a chunk does not wait for the chunk's fetch.
 #include <algorithm>
 
-#include "hooklib/policy/residency.h"
+#include "hooklib/policy/fetch/fetches.h"
 
 namespace sluice::policy {
 
 // Whether the chunk was discarded, and may still be so for work that `stream` queues now. The stream's own launches
 // have waited for its fetch. Another stream's fetch may hang on work that the application did not order before this
 // work.
-bool Residency::IsDiscarded(Chunk* chunk, StreamId stream) {
+bool Fetches::IsDiscarded(Chunk* chunk, StreamId stream) {
   if (!chunk->discarded) return false;
   if (chunk->fetch_op ? timeline_->InDone(chunk->fetch_stream, chunk->fetch_op) : chunk->resident)
     chunk->discarded = false;
@@ -32,7 +32,7 @@ bool Residency::IsDiscarded(Chunk* chunk, StreamId stream) {
 // A launch that does not name a reused chunk may write it (by a table of pointers in GPU memory). So each launch
 // fetches a part of these chunks, whatever it names; nearly always it names them. Returns how many of
 // reused_after_discard_, from its begin, it fetches.
-size_t Residency::FetchReused(StreamId stream) {
+size_t Fetches::FetchReused(StreamId stream) {
   constexpr size_t kMaxChunks = (uint64_t{512} << 20) / kChunkBytes;
   std::erase_if(reused_after_discard_, [this](Chunk* chunk) {
     const bool waits = chunk->discarded && !chunk->fetch_op && chunk->live_bytes != 0 && chunk->named_at != now_;
@@ -62,7 +62,7 @@ size_t Residency::FetchReused(StreamId stream) {
 }
 
 // Undoes the discard on the host's time, without room on the GPU. The chunk may be written from now on.
-void Residency::PopulateOnHost(Chunk* chunk) {
+void Fetches::PopulateOnHost(Chunk* chunk) {
   plan_.populate_on_host.push_back({chunk->base, kChunkBytes});
   chunk->discarded = false;
   chunk->has_contents = chunk->written_back = true;
@@ -71,7 +71,7 @@ void Residency::PopulateOnHost(Chunk* chunk) {
   stats_.host_bytes += kChunkBytes;
 }
 
-void Residency::PopulateReused() {
+void Fetches::PopulateReused() {
   for (Chunk* chunk : reused_after_discard_) {
     chunk->reused_after_discard = false;
     if (chunk->discarded && !chunk->resident && chunk->live_bytes != 0 && chunk->named_at != now_)
@@ -80,7 +80,7 @@ void Residency::PopulateReused() {
   reused_after_discard_.clear();
 }
 
-const Plan& Residency::PopulateDiscarded(bool fetching) {
+const Plan& Fetches::PopulateDiscarded(bool fetching) {
   ClearPlan();
   ++now_;  // no chunk is named
   PopulateReused();
@@ -99,7 +99,7 @@ const Plan& Residency::PopulateDiscarded(bool fetching) {
 }
 
 // The launch waits for these fetches, so the chunks stay until it is over.
-void Residency::NoteReused(size_t count, Mark mark) {
+void Fetches::NoteReused(size_t count, Mark mark) {
   const auto end = reused_after_discard_.begin() + static_cast<std::ptrdiff_t>(count);
   std::for_each(reused_after_discard_.begin(), end, [&](Chunk* chunk) {
     chunk->reused_after_discard = false;

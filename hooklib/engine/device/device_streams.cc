@@ -1,0 +1,96 @@
+// Device: the state of contexts and streams.
+#include "hooklib/engine/device/device_streams.h"
+
+#include <algorithm>
+
+#include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/green_contexts.h"
+
+namespace sluice {
+
+Context* DeviceStreams::ContextFor(CUcontext handle) {
+  std::unique_ptr<Context>& entry = contexts[handle];
+  if (!entry) {
+    entry = std::make_unique<Context>();
+    entry->handle = handle;
+    entry->device = device_;
+    entry->managed = std::make_unique<memory::ArenaAllocator>(&fences);
+    entry->unevictable = std::make_unique<memory::ArenaAllocator>(&fences);
+  }
+  return entry.get();
+}
+
+Context* DeviceStreams::OwnerOf(memory::Va block, bool is_unevictable) {
+  for (const auto& [handle, context] : contexts) {
+    const auto& arenas = is_unevictable ? context->unevictable_arenas : context->managed_arenas;
+    const auto it = arenas.upper_bound(block);
+    if (it != arenas.begin() && block < std::prev(it)->first + std::prev(it)->second) return context.get();
+  }
+  return nullptr;
+}
+
+CUcontext DeviceStreams::MemoryContext(CUcontext current) {
+  if (!IsGreenContext(current)) return current;
+  CUcontext primary = nullptr;
+  if (g_real.cuDevicePrimaryCtxRetain(&primary, ordinal) != CUDA_SUCCESS) return current;
+  // The green context keeps the primary one alive.
+  if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
+  return primary;
+}
+
+CUstream DeviceStreams::Housekeeping(Context* context) {
+  if (!context->housekeeping) g_real.cuStreamCreate(&context->housekeeping, CU_STREAM_NON_BLOCKING);
+  return context->housekeeping;
+}
+
+Stream* DeviceStreams::StreamById(memory::StreamId id) {
+  if (id == 0 || id > streams.size()) return nullptr;
+  Stream* stream = streams[id - 1].get();
+  return stream->context ? stream : nullptr;
+}
+
+const unsigned char* DeviceStreams::UuidForDriver() const { return Devices().size() > 1 ? raw_uuid_ : nullptr; }
+
+Stream* DeviceStreams::NewStream(Context* context) {
+  constexpr size_t kMaxAttempts = 16;
+  RelaxedCapture relaxed;
+  ++poll_epoch;
+  for (size_t i = 0; i < std::min(retired_.size(), kMaxAttempts); ++i) {
+    Stream* const stream = retired_[i];
+    if ((stream->context && stream->context != context) || !IsOver(stream)) continue;
+    retired_.erase(retired_.begin() + static_cast<std::ptrdiff_t>(i));
+    // Its number, and so its marks and its predictor, go on: numbers of work only grow.
+    stream->context = context;
+    stream->completed = stream->recorded = stream->seq.load(std::memory_order_relaxed);
+    stream->destroyed = false;
+    stream->mark_wanted.store(false, std::memory_order_relaxed);
+    stream->done_at_failed_wait = 0;
+    return stream;
+  }
+  // Streams whose work goes on for long are looked at last.
+  if (retired_.size() > kMaxAttempts)
+    std::rotate(retired_.begin(), retired_.begin() + static_cast<std::ptrdiff_t>(kMaxAttempts), retired_.end());
+  streams.push_back(std::make_unique<Stream>());
+  Stream* const stream = streams.back().get();
+  stream->id = static_cast<memory::StreamId>(streams.size());
+  stream->context = context;
+  stream->device = device_;
+  return stream;
+}
+
+void DeviceStreams::Retire(Stream* stream) {
+  if (stream->destroyed) return;
+  RecordEvent(stream);  // its queued work still runs; the event outlives the stream
+  stream->destroyed = true;
+  retired_.push_back(stream);
+}
+
+bool DeviceStreams::IsOver(Stream* stream) {
+  const uint64_t seq = stream->seq.load(std::memory_order_acquire);
+  if (!stream->context) return true;
+  return Done({stream->id, seq}) && CountOutstanding(stream) == 0 && discard_owner != stream &&
+         stream->pending_discard_work == 0;
+}
+
+}  // namespace sluice

@@ -1,0 +1,58 @@
+// The contexts and streams of a device (device_streams.cc), and how far their work is (device_timeline.cc).
+#ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_DEVICE_STREAMS_H_
+#define SLUICE_HOOKLIB_ENGINE_DEVICE_DEVICE_STREAMS_H_
+
+#include <vector>
+
+#include "hooklib/engine/device/device_container.h"
+
+namespace sluice {
+
+class DeviceStreams : public DeviceContainer {
+ public:
+  Context* ContextFor(CUcontext handle) SLUICE_DEVICE_LOCKED;
+  // The context that owns memory which is allocated while `current` is current: a green context has none of its own.
+  CUcontext MemoryContext(CUcontext current);
+  CUstream Housekeeping(Context* context) SLUICE_DEVICE_LOCKED;
+  Stream* StreamById(memory::StreamId id) SLUICE_DEVICE_LOCKED;  // null: its context is gone
+  // The state of a new stream: that of an ended one of the context whose work is over, with its queues, or a new one.
+  Stream* NewStream(Context* context) SLUICE_DEVICE_LOCKED;
+  // No more work is added to the stream. On the thread of a per-thread default stream.
+  void Retire(Stream* stream) SLUICE_DEVICE_LOCKED;
+  // The card for which the driver is to count and record; null: the only one, which may have another name there.
+  const unsigned char* UuidForDriver() const;
+
+  // --- events (device_timeline.cc) ---
+  // Sets an event behind everything queued on the stream so far. False: that is not possible now.
+  bool RecordEvent(Stream* stream) SLUICE_DEVICE_LOCKED;
+  void PollEvents(Stream* stream) SLUICE_DEVICE_LOCKED;
+  void PollQueue(TransferQueue* queue, EventPool* pool) SLUICE_DEVICE_LOCKED;
+  // How much is done of the work that the streams held at the first call with these marks. `*all_seen`: the rest will
+  // be seen to finish. On a thread's own stream it is, if that thread queues more.
+  uint64_t CompletedWork(std::vector<memory::Mark>* marks, bool* all_seen) SLUICE_DEVICE_LOCKED;
+  // Transfers of the stream that are not done; a discard with its populating counts twice.
+  size_t OutstandingTransfers(Stream* stream) SLUICE_DEVICE_LOCKED {
+    const bool none = stream->fetch_queue.events.empty() && stream->evict_queue.events.empty() &&
+                      stream->discard_queue.events.empty();
+    return none ? 0 : CountOutstanding(stream);
+  }
+  size_t CountOutstanding(Stream* stream) SLUICE_DEVICE_LOCKED;
+  // Waits for the work that the context of this block has queued, as the driver's cuMemFree does. Another address, or
+  // memory of a pool: returns at once. An error is that of the work.
+  CUresult AwaitContextOf(CUdeviceptr block) SLUICE_TAKES_DEVICE_LOCK;
+  // memory::Timeline
+  bool Done(memory::Mark mark) final SLUICE_DEVICE_LOCKED;
+  bool MarkAll(std::vector<memory::Mark>* marks) final SLUICE_DEVICE_LOCKED;
+  bool InDone(memory::StreamId stream, uint64_t op) final SLUICE_DEVICE_LOCKED;
+  bool OutDone(memory::StreamId stream, uint64_t op) final SLUICE_DEVICE_LOCKED;
+
+ protected:
+  using DeviceContainer::DeviceContainer;
+  void AwaitByQueries(memory::Mark mark) SLUICE_TAKES_DEVICE_LOCK;
+  Context* OwnerOf(memory::Va block, bool is_unevictable) SLUICE_DEVICE_LOCKED;  // by its arena; null: none
+  bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;  // its work, and everything on its queues
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_ENGINE_DEVICE_DEVICE_STREAMS_H_

@@ -1,0 +1,66 @@
+// The plan that Residency (residency.h) is writing: its extents, the numbers of its operations and their order. Also
+// which chunks are resident by it, and that steady sets and counted launches are entered before it is changed.
+#ifndef SLUICE_HOOKLIB_POLICY_PLAN_BUILDER_H_
+#define SLUICE_HOOKLIB_POLICY_PLAN_BUILDER_H_
+
+#include <utility>
+#include <vector>
+
+#include "hooklib/policy/residency_figures.h"
+
+namespace sluice::policy {
+
+class PlanBuilder : public ResidencyFigures {
+ protected:
+  using ResidencyFigures::ResidencyFigures;
+
+  // Writes the notes of steady sets to the chunks: before anything but a repeated launch.
+  void Settle() { steady_sets_.Settle(iterations_.number()); }
+  // Enters the launches that were only counted: before the predictor is asked.
+  void CatchUp() {
+    if (repeating_predictor_) std::exchange(repeating_predictor_, nullptr)->CatchUp();
+  }
+  void NoteChange() { steady_sets_.NoteChange(now_); }
+
+  // Changes the state that makes a chunk idle: resident, but without live bytes.
+  template <typename F>
+  void ChangeIdle(Chunk* chunk, F change) {
+    const auto idle = [chunk] { return chunk->resident && chunk->live_bytes == 0 && chunk->pins == 0; };
+    const bool before = idle();
+    change();
+    idle_bytes_ += (idle() ? kChunkBytes : 0) - (before ? kChunkBytes : 0);
+  }
+  void SetResident(Chunk* chunk, bool resident) {
+    if (chunk->resident == resident) return;
+    NoteChange();
+    chunk->fetched_whole = false;
+    resident_bytes_ += resident ? kChunkBytes : -kChunkBytes;
+    ChangeIdle(chunk, [&] { chunk->resident = resident; });
+  }
+  bool IsEvicting(const Chunk& chunk) {
+    return chunk.evict_op && !timeline_->OutDone(chunk.evict_stream, chunk.evict_op);
+  }
+  // Whether a queue other than the newest eviction's may still be evicting it. The flag alone says nothing: it stays
+  // after that eviction's end.
+  bool IsEvictingElsewhere(const Chunk& chunk) const { return chunk.evicting_elsewhere && HasEvictionsInFlight(); }
+  bool IsEvictingElsewhere(Chunk* chunk) {
+    return chunk->evicting_elsewhere = IsEvictingElsewhere(std::as_const(*chunk));
+  }
+
+  void ClearPlan() {
+    if (!plan_.is_empty) ClearWholePlan();
+    plan_.is_empty = false;
+  }
+  void ClearWholePlan();
+  void Merge(std::vector<Extent>* runs) {
+    if (runs->size() > 1) MergeRuns(runs);
+  }
+  void MergeRuns(std::vector<Extent>* runs);
+  void FinishStep(StreamId stream, PlanStep* step);
+  void NumberEvictAfter(StreamQueues* queues, bool graph);
+  bool MayOverlapEviction(StreamQueues* queues, StreamId stream, const PlanStep& step);
+};
+
+}  // namespace sluice::policy
+
+#endif  // SLUICE_HOOKLIB_POLICY_PLAN_BUILDER_H_
