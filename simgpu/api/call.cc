@@ -146,7 +146,6 @@ CUresult ResolveStream(CUstream handle, bool per_thread, CUstream* out) {
     *out = mine;
     return CUDA_SUCCESS;
   }
-  if (handle->magic == kDead) Misuse("a stream that was destroyed is named: the driver may crash (H100, driver 580)");
   if (handle->magic == kOrphanMagic) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (handle->magic != kStreamMagic) return CUDA_ERROR_INVALID_HANDLE;
   *out = handle;

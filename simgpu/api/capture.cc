@@ -155,6 +155,9 @@ ENTRY(cuStreamEndCapture, _ptsz, (CUstream s, CUgraph* out), (s, out)) {
 ENTRY(cuStreamIsCapturing, _ptsz, (CUstream s, CUstreamCaptureStatus* status), (s, status)) {
   BEGIN(100);
   NEED_ARG(status != nullptr);
+  const bool is_handle = s != nullptr && s != CU_STREAM_LEGACY && s != CU_STREAM_PER_THREAD;
+  if (is_handle && s->magic == kDead)
+    simgpu::Misuse("a destroyed stream is asked: the driver crashes (H100, driver 580)");
   NEED_STREAM(s);
   NEED(simgpu::CapturedBeside(stream) == nullptr, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   *status = !simgpu::Capturing(stream)     ? CU_STREAM_CAPTURE_STATUS_NONE
