@@ -78,6 +78,7 @@ class FilledPlace {
 // Copies the handle's contents, of managed form, into the driver's memory that it has got. Returns when they are there.
 CUresult Fill(const Physical& physical) SLUICE_REQUIRES(g_mutex) {
   const MutexUnlock waiting(g_mutex);
+  const RelaxedCapture relaxed;
   const FilledPlace place(physical);
   CUresult result = place.result();
   if (result == CUDA_SUCCESS && physical.copy)

@@ -57,6 +57,7 @@ CUresult MoveToHost(Reserved* reserved, Physical* physical) {
   if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;
   for (const Extent& part : reserved->device->WrittenParts({physical->at, physical->contents_bytes})) {
     const MutexUnlock waiting(g_mutex);
+    const RelaxedCapture relaxed;
     const CUresult result = g_real.cuMemcpyDtoH_v2(copy.get() + (part.base - physical->at), part.base, part.bytes);
     if (result != CUDA_SUCCESS) return result;
   }
@@ -72,6 +73,7 @@ namespace {
 // Copies the handle's contents to where it is mapped now.
 CUresult CopyAndWait(const Physical& physical, Va to) SLUICE_REQUIRES(g_mutex) {
   const MutexUnlock waiting(g_mutex);
+  const RelaxedCapture relaxed;
   // Planned, for the new place is memory that a copy overwrites; the application has no rights to it yet.
   if (physical.copy) {
     const CUresult result = CopyContentsFromHost(to, physical.copy.get(), physical.contents_bytes);

@@ -38,11 +38,13 @@ CUevent TakeEvent() {
 
 void LaunchTimer::Begin() {
   if (g_captures.load() > 0) return;
+  const RelaxedCapture relaxed;
   begin_ = TakeEvent();
   if (begin_) g_real.cuEventRecord(begin_, stream_);
 }
 
 void LaunchTimer::End() {
+  const RelaxedCapture relaxed;
   CUevent end = TakeEvent();
   if (!end || g_real.cuEventRecord(end, stream_) != CUDA_SUCCESS) return;
   {
@@ -54,6 +56,7 @@ void LaunchTimer::End() {
 }
 
 void DrainTimers() {
+  const RelaxedCapture relaxed;
   MutexLock lock(g_mutex);
   while (!Pending().empty() && g_real.cuEventQuery(Pending().front().end) == CUDA_SUCCESS) {
     const TimedRecord timed = Pending().front();
