@@ -71,8 +71,9 @@ std::vector<WaitingRequests::Candidate> WaitingRequests::Find(int size, Rule rul
   std::vector<Candidate> out;
   for (const auto& [uid, pod] : pods_) {
     const auto given = given_.find(uid);
+    const bool has_given = given != given_.end();
     const auto next = std::ranges::find_if(pod.containers, [&](const scheduler::ContainerUnits& c) {
-      const bool has_units = given != given_.end() && given->second.contains(c.name);
+      const bool has_units = has_given && given->second.contains(c.name);
       return !has_units && (rule != Rule::kLoose || !pod.asked.contains(c.name));
     });
     if (next == pod.containers.end() || next->units != size) continue;

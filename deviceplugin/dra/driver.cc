@@ -115,8 +115,11 @@ class DriverRunner {
     if (auto s = preparer_->Restore(); !s.ok()) {
       return absl::UnavailableError(StrCat("the allocation folder cannot be read: ", s.message()));
     }
-    publisher_ = std::make_unique<SlicePublisher>(SlicePublisherOptions{
-        options_.api, options_.node, options_.config.reserve, snapshots_, held, options_.config.slices_removed});
+    {
+      const MutexLock lock(publisher_mutex_);  // the status page asks it already
+      publisher_ = std::make_unique<SlicePublisher>(SlicePublisherOptions{
+          options_.api, options_.node, options_.config.reserve, snapshots_, held, options_.config.slices_removed});
+    }
     std::thread collector([this] { RunCollector(); });
     while (!stopped_) {
       heartbeat_ = Clock::now();
