@@ -1,7 +1,5 @@
 // Device as memory::Timeline: which work of its streams is done, by events behind launches and transfers.
 #include <algorithm>
-#include <ctime>
-#include <optional>
 
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
@@ -73,73 +71,6 @@ bool DeviceStreams::RecordEvent(Stream* stream) {
   stream->recorded = seq;
   stream->events.emplace_back(seq, event);
   return true;
-}
-
-void DeviceStreams::AwaitByQueries(memory::Mark mark) {
-  constexpr timespec kPause{0, 20'000};
-  for (;;) {
-    {
-      DeviceLock lock(mutex);
-      const Stream* const stream = StreamById(mark.stream);
-      ++poll_epoch;
-      if (!stream || stream->destroyed || IsCapturing(*stream) || Done(mark)) return;
-    }
-    nanosleep(&kPause, nullptr);
-  }
-}
-
-CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
-  CUcontext handle = nullptr;
-  std::vector<CUevent> events;
-  // No event shows the end of this work: another thread's own stream, a stream that was destroyed with work in it, or
-  // the legacy stream, where an event makes other streams wait for each other.
-  bool is_hidden = false;
-  std::optional<memory::Mark> legacy;
-  {
-    DeviceLock lock(mutex);
-    memory::Va base = 0;
-    const memory::Allocation* const allocation = live.Find(block, &base);
-    if (!allocation || base != block || allocation->mapped || allocation->stream_ordered) return CUDA_SUCCESS;
-    Context* const owner = OwnerOf(base, allocation->unevictable);
-    if (!owner) return CUDA_SUCCESS;
-    handle = owner->handle;
-    ++poll_epoch;
-    RelaxedCapture relaxed;
-    const ContextScope scope(handle);
-    if (!scope.is_current()) return CUDA_SUCCESS;
-    for (const auto& stream : streams) {
-      const memory::Mark mark{stream->id, stream->seq.load()};
-      // The driver crashes where it is asked about a stream that was destroyed.
-      if (stream->context != owner || (!stream->destroyed && IsCapturing(*stream)) || Done(mark)) continue;
-      if (stream->legacy()) legacy = mark;
-      const bool is_mine = !stream->per_thread() || stream->thread == ThisThread();
-      const CUevent event =
-          is_mine && !stream->legacy() && !stream->destroyed ? owner->events.Record(stream->handle) : nullptr;
-      if (event) events.push_back(event);
-      is_hidden |= !event;
-    }
-  }
-  if (events.empty() && !is_hidden) return CUDA_SUCCESS;
-  CUresult result = CUDA_SUCCESS;
-  {
-    RelaxedCapture relaxed;
-    const ContextScope scope(handle);
-    for (const CUevent event : events) {
-      const CUresult one = g_real.cuEventSynchronize(event);
-      if (result == CUDA_SUCCESS) result = one;
-    }
-    if (is_hidden && g_captures.load() == 0) {
-      result = g_real.cuCtxSynchronize();
-    } else if (legacy) {
-      AwaitByQueries(*legacy);  // the call above would break the captures
-    }
-  }
-  NoteAnswer(handle, result);
-  DeviceLock lock(mutex);
-  const auto it = contexts.find(handle);
-  if (it == contexts.end()) return result;
-  for (const CUevent event : events) it->second->events.Give(event);
-  return result;
 }
 
 bool DeviceStreams::Done(memory::Mark mark) {

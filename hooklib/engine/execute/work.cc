@@ -185,8 +185,9 @@ void KeepBarrier(Stream* stream) {
   DeviceLock lock(stream->device->mutex);
   const auto& streams = stream->device->streams;
   const bool is_seen = std::any_of(streams.begin(), streams.end(), [&](const auto& other) SLUICE_DEVICE_LOCKED {
-    return other.get() != stream && other->context == stream->context && !other->destroyed && other->blocking &&
-           (stream->legacy() || other->legacy());
+    // A destroyed stream counts while its work runs.
+    return other.get() != stream && other->context == stream->context && other->blocking &&
+           (stream->legacy() || other->legacy()) && (!other->destroyed || other->seq.load() > other->completed);
   });
   if (!is_seen || !stream->context || IsCapturing(*stream)) return;
   RelaxedCapture relaxed;

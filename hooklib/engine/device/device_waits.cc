@@ -1,0 +1,115 @@
+// Device: the wait of cuMemFree for the work of the block's context.
+#include <algorithm>
+#include <ctime>
+#include <vector>
+
+#include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/context_scope.h"
+#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/failures.h"
+
+namespace sluice {
+
+namespace {
+
+// Work of a stream that a free waits for.
+struct Awaited {
+  memory::Mark mark;
+  const Context* context;  // compared, never followed: it may have ended
+  CUcontext handle;
+  CUevent event;   // null: none could be recorded now
+  bool is_hidden;  // only a wait for the whole context shows its end
+};
+
+CUresult AwaitEvent(const Awaited& work) {
+  const RelaxedCapture relaxed;
+  const ContextScope scope(work.handle);
+  return scope.is_current() ? g_real.cuEventSynchronize(work.event) : CUDA_SUCCESS;  // it ended with its context
+}
+
+// All that the context holds now, green contexts' work included. False: a capture is open, which the call would break.
+bool AwaitContext(CUcontext handle, CUresult* result) {
+  const RelaxedCapture relaxed;
+  const ContextScope scope(handle);
+  if (!scope.is_current() || g_captures.load() > 0) return false;
+  *result = g_real.cuCtxSynchronize();
+  if (*result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) return true;
+  *result = CUDA_SUCCESS;  // one began meanwhile
+  return false;
+}
+
+}  // namespace
+
+// Where no event of its own can be had: for 2 s, since newer work of other threads counts, too.
+void DeviceStreams::AwaitByQueries(memory::Mark mark) {
+  constexpr int kMaxAttempts = 100'000;
+  constexpr timespec kPause{0, 20'000};
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    {
+      DeviceLock lock(mutex);
+      const Stream* const stream = StreamById(mark.stream);
+      ++poll_epoch;
+      if (!stream || Done(mark)) return;
+      // Nothing can be asked about another thread's own stream, and the driver crashes where one that was destroyed is.
+      const bool can_ask = !stream->per_thread() && !stream->destroyed && !IsCapturing(*stream);
+      if (mark.seq > stream->recorded && !can_ask) return;
+    }
+    nanosleep(&kPause, nullptr);
+  }
+}
+
+CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
+  CUcontext handle = nullptr;
+  std::vector<Awaited> awaited;
+  bool is_hidden = false;
+  {
+    DeviceLock lock(mutex);
+    memory::Va base = 0;
+    const memory::Allocation* const allocation = live.Find(block, &base);
+    if (!allocation || base != block || allocation->mapped || allocation->stream_ordered) return CUDA_SUCCESS;
+    const Context* const owner = OwnerOf(base, allocation->unevictable);
+    if (!owner) return CUDA_SUCCESS;
+    handle = owner->handle;
+    ++poll_epoch;
+    const RelaxedCapture relaxed;
+    bool is_barrier = false;  // an event in the legacy stream would make other streams wait for each other
+    for (const auto& stream : streams) {
+      const memory::Mark mark{stream->id, stream->seq.load()};
+      if (!stream->context || MemoryContext(stream->context->handle) != handle) continue;
+      if ((!stream->destroyed && IsCapturing(*stream)) || Done(mark)) continue;
+      is_barrier |= stream->blocking && !stream->legacy();
+      awaited.push_back({mark, stream->context, stream->context->handle, nullptr, false});
+    }
+    for (Awaited& work : awaited) {
+      Stream* const stream = StreamById(work.mark.stream);
+      const bool is_mine = !stream->per_thread() || stream->thread == ThisThread();
+      const ContextScope scope(work.handle);
+      if (scope.is_current() && is_mine && !stream->destroyed && !(stream->legacy() && is_barrier))
+        work.event = stream->context->events.Record(stream->handle);
+      work.is_hidden = !work.event && work.mark.seq > stream->recorded;
+      is_hidden |= work.is_hidden;
+    }
+  }
+  CUresult result = CUDA_SUCCESS;
+  const bool is_whole = is_hidden && AwaitContext(handle, &result);
+  for (const Awaited& work : awaited) {
+    if (is_whole || result != CUDA_SUCCESS) break;
+    if (work.event) {
+      result = AwaitEvent(work);
+    } else {
+      AwaitByQueries(work.mark);
+    }
+  }
+  NoteAnswer(handle, result);
+  DeviceLock lock(mutex);
+  for (const Awaited& work : awaited) {
+    if (result != CUDA_SUCCESS) break;
+    Stream* const stream = StreamById(work.mark.stream);
+    if (stream && (is_whole || work.event)) stream->completed = std::max(stream->completed, work.mark.seq);
+    const auto it = contexts.find(work.handle);
+    if (work.event && it != contexts.end() && it->second.get() == work.context) it->second->events.Give(work.event);
+  }
+  return result != CUDA_SUCCESS ? result : FailureOf(handle);
+}
+
+}  // namespace sluice
