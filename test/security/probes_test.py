@@ -46,6 +46,7 @@ def plugin_config(a, port):
         "metricsAddress": f"127.0.0.1:{port}",
         "nvmlLibrary": str(agent_rig.HERE / "libfake-nvml.so.1"),
         "allocDir": str(a.dir / "plugin-alloc"),
+        "libDir": str(a.dir / "plugin-lib"),  # the default is the machine's
         "cdiDir": str(a.dir / "cdi"),
         "stateFile": str(a.dir / "state/plugin.json"),
     }
