@@ -1,4 +1,4 @@
-// The figures of Residency (residency.h): what is resident, in flight or missing. They decide nothing.
+// The figures of Residency (residency.h): bytes that are resident, in flight or missing. They decide nothing.
 #ifndef SLUICE_HOOKLIB_POLICY_RESIDENCY_FIGURES_H_
 #define SLUICE_HOOKLIB_POLICY_RESIDENCY_FIGURES_H_
 

@@ -1,29 +1,16 @@
-// cuMemFree waits for what the block's context holds when it is called; a free in a stream's order is part of a
+// cuMemFree waits for the work that the block's context holds at the call; a free in a stream's order is part of a
 // barrier.
 #include <unistd.h>
 
 #include <atomic>
 #include <thread>
 
+#include "test/engine/host_flag.h"
 #include "test/engine/scenario.h"
 
 using namespace scenario;  // NOLINT(google-build-using-namespace)
 
 namespace {
-
-struct Gate {
-  Gate() {
-    void* host = nullptr;
-    OK(cuMemHostAlloc(&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
-    OK(cuMemHostGetDevicePointer(&address, host, 0));
-    value = static_cast<uint32_t*>(host);
-    __atomic_store_n(value, 0, __ATOMIC_RELEASE);
-  }
-  void Close(CUstream stream) const { OK(cuStreamWaitValue32(stream, address, 1, CU_STREAM_WAIT_VALUE_GEQ)); }
-  void Open() const { __atomic_store_n(value, 1, __ATOMIC_RELEASE); }
-  CUdeviceptr address = 0;
-  uint32_t* value = nullptr;
-};
 
 CUstream Blocking() {
   CUstream stream = nullptr;
@@ -32,14 +19,14 @@ CUstream Blocking() {
 }
 
 // Whether a free returns behind the opening of a gate before which `stream` waits.
-void FreeBehind(const char* what, const Gate& gate, CUstream stream) {
+void FreeBehind(const char* what, const HostFlag& gate, CUstream stream) {
   const CUdeviceptr block = Alloc(64 * kMiB);
-  gate.Close(stream);
+  gate.MakeWait(stream);
   std::atomic<bool> is_open{false};
   std::thread opener([&] {
     usleep(50'000);
     is_open = true;
-    gate.Open();
+    gate.Set(1);
   });
   OK(cuMemFree(block));
   Print(what, is_open ? 1 : 0);
@@ -62,10 +49,10 @@ SCENARIO(free_waits_for_green_contexts) {
   OK(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
   CUstream stream = nullptr;
   OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
-  FreeBehind("green", Gate(), stream);
-  FreeBehind("own", Gate(), card.Stream());
-  FreeBehind("blocking", Gate(), Blocking());
-  FreeBehind("legacy", Gate(), CU_STREAM_LEGACY);
+  FreeBehind("green", HostFlag(), stream);
+  FreeBehind("own", HostFlag(), card.Stream());
+  FreeBehind("blocking", HostFlag(), Blocking());
+  FreeBehind("legacy", HostFlag(), CU_STREAM_LEGACY);
   OK(cuGreenCtxDestroy(green));
 }
 
@@ -73,18 +60,18 @@ SCENARIO(free_waits_for_green_contexts) {
 SCENARIO(free_waits_for_no_later_work) {
   Card card;
   const CUstream busy = Blocking(), later = card.Stream();
-  const Gate first, second;
+  const HostFlag first, second;
   const CUdeviceptr block = Alloc(64 * kMiB), other = Alloc(64 * kMiB);
-  first.Close(busy);
+  first.MakeWait(busy);
   OK(cuMemsetD8Async(other, 1, 64 * kMiB, CU_STREAM_LEGACY));
   std::thread queueing([&] {
     OK(cuCtxSetCurrent(card.context));
     usleep(50'000);
-    second.Close(later);
-    first.Open();
+    second.MakeWait(later);
+    first.Set(1);
   });
   OK(cuMemFree(block));
-  second.Open();
+  second.Set(1);
   queueing.join();
   OK(cuCtxSynchronize());
   PrintDigest("other", other, 64 * kMiB);
@@ -94,9 +81,9 @@ SCENARIO(free_waits_for_no_later_work) {
 SCENARIO(free_in_the_legacy_stream_behind_a_destroyed_stream) {
   Card card;
   CUstream destroyed = Blocking();
-  const Gate gate;
+  const HostFlag gate;
   const CUdeviceptr block = Alloc(64 * kMiB), freed = Alloc(64 * kMiB);
-  gate.Close(destroyed);
+  gate.MakeWait(destroyed);
   OK(cuStreamDestroy(destroyed));
   OK(cuMemFreeAsync(freed, CU_STREAM_LEGACY));
   const CUstream behind = Blocking();
@@ -104,6 +91,6 @@ SCENARIO(free_in_the_legacy_stream_behind_a_destroyed_stream) {
   CUresult result = CUDA_ERROR_NOT_READY;
   for (int i = 0; i < 40 && result == CUDA_ERROR_NOT_READY; ++i) result = cuStreamQuery(behind);
   Print("behind", result);
-  gate.Open();
+  gate.Set(1);
   OK(cuCtxSynchronize());
 }

@@ -1,26 +1,12 @@
 // Order that only counted work has, blocking calls, and the ends of streams, advice, pools and threads.
 #include <thread>
 
+#include "test/engine/host_flag.h"
 #include "test/engine/scenario.h"
 
 using namespace scenario;  // NOLINT(google-build-using-namespace)
 
 namespace {
-
-// A flag in host memory that streams wait for.
-struct HostFlag {
-  HostFlag() {
-    void* host = nullptr;
-    OK(cuMemHostAlloc(&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
-    OK(cuMemHostGetDevicePointer(&address, host, 0));
-    value = static_cast<uint32_t*>(host);
-    Set(0);
-  }
-  void MakeWait(CUstream stream) const { OK(cuStreamWaitValue32(stream, address, 1, CU_STREAM_WAIT_VALUE_GEQ)); }
-  void Set(uint32_t to) const { __atomic_store_n(value, to, __ATOMIC_RELEASE); }  // the GPU reads it at the same time
-  CUdeviceptr address = 0;
-  uint32_t* value = nullptr;
-};
 
 long ResidentKib() {
   long pages = 0, resident = 0;

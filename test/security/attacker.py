@@ -63,7 +63,7 @@ def pod_cgroup(uid, container):
 
 def contained(folder, command, procs=None, program=None, **popen):
     """Runs a shell command as a container's process: in a mount namespace where only `folder` is at /opt/sluice/run,
-    and `program`, if any, at /opt/program. Another user runs it, who may not see the build folder."""
+    and `program`, if any, at /opt/program. The build folder may be hidden from its user."""
     if os.geteuid() != 0:
         raise Skipped("a container needs root")
     outer = (

@@ -252,7 +252,7 @@ class BruteCard final : public memory::Timeline {
             p.on_gpu = true;
             p.discarded = false;
             return;
-          default:  // what is not there needs no eviction; discarded contents stay undefined
+          default:  // a missing page needs no eviction; discarded contents stay undefined
             if (p.on_gpu) p.host = p.gpu;
             p.on_gpu = p.faulted = false;
             if (entry.action == Action::kEvictBehind) --p.leaves;
