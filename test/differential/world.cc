@@ -84,14 +84,15 @@ void World::Use(int thread, int context) {
 }
 
 int World::NewLine(int stream) {
-  lines_.emplace_back();
+  lines_.push_back({});
   lines_.back().stream = stream;
   return static_cast<int>(lines_.size()) - 1;
 }
 
 int World::LegacyStream(int context) {
   for (size_t i = 0; i < streams.size(); ++i) {
-    if (streams[i].live && streams[i].context == context && streams[i].number == 0) return static_cast<int>(i);
+    const Stream& one = streams.At(i);
+    if (one.live && one.context == context && one.number == 0) return static_cast<int>(i);
   }
   Stream made{true, false, 0, context, -1, -1, -1};
   const int index = static_cast<int>(streams.size());
@@ -102,7 +103,7 @@ int World::LegacyStream(int context) {
 
 int World::PerThreadStream(int context, int thread) {
   for (size_t i = 0; i < streams.size(); ++i) {
-    const Stream& one = streams[i];
+    const Stream& one = streams.At(i);
     if (one.live && one.context == context && one.number == 1 && one.thread == thread) return static_cast<int>(i);
   }
   Stream made{true, true, 1, context, -1, thread, -1};

@@ -82,13 +82,13 @@ class World {
   void Finish(uint64_t r);
 
   const Target& target() const { return target_; }
-  const std::vector<Step>& steps() const { return steps_; }
+  const Table<Step>& steps() const { return steps_; }
   // Objects by number. A number that was never made is not live.
-  std::vector<Context> contexts;
-  std::vector<Stream> streams;
-  std::vector<Block> blocks;
-  std::vector<Capture> captures;
-  std::vector<Graph> graphs;
+  Table<Context> contexts;
+  Table<Stream> streams;
+  Table<Block> blocks;
+  Table<Capture> captures;
+  Table<Graph> graphs;
   std::vector<int> pools;  // device, or -1
   int64_t live_bytes = 0, unmanaged_bytes = 0;
 
@@ -164,11 +164,11 @@ class World {
   bool Error(const Op& op, Random& random);
 
   Target target_;
-  std::vector<Step> steps_;
-  std::vector<Line> lines_;
+  Table<Step> steps_;
+  Table<Line> lines_;
   Clock host_;
-  int current_[kMaxThreads];              // context of each thread; -1: none
-  std::vector<std::vector<int>> events_;  // of each context
+  int current_[kMaxThreads];        // context of each thread; -1: none
+  Table<std::vector<int>> events_;  // of each context
   int next_event_ = 0, next_mark_ = 0, next_word_ = 0, next_semaphore_ = 0;
   std::vector<bool> unpacks_;   // of each pool: it is for decompression
   int group_ = 0, groups_ = 0;  // of the steps that are emitted

@@ -141,7 +141,7 @@ bool World::FailAtLast(Random& random) {
   };
   const auto found = std::find_if(blocks.begin(), blocks.end(), is_useful);
   if (found == blocks.end() || next_event_ >= kMaxEvents) return false;
-  const auto block = found - blocks.begin();
+  const auto block = static_cast<int>(found.index());
   Use(0, context);
   Emit(kMakeEvent, 0, {next_event_, CU_EVENT_DISABLE_TIMING});
   Emit(kFail, 0, {context, 0, block});

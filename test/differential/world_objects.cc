@@ -162,9 +162,8 @@ bool World::DoObjects(const Op& op) {
       }
       Emit(kEndThread, 0, {op.thread});
       current_[op.thread] = -1;
-      for (Stream& one : streams) {
-        if (one.live && one.thread == op.thread) one.live = false;
-      }
+      streams.ChangeIf([&](const Stream& one) { return one.live && one.thread == op.thread; },
+                       [](Stream& one) { one.live = false; });
       return true;
     case OpKind::kBeside:
       return Beside(op, random);
@@ -189,15 +188,12 @@ bool World::DoObjects(const Op& op) {
 }
 
 void World::EndLines(int context) {
-  for (Stream& one : streams) {
-    if (one.context == context) one.live = false;
-  }
+  streams.ChangeIf([&](const Stream& one) { return one.context == context; }, [](Stream& one) { one.live = false; });
   for (int i = 0; i < kMaxBlocks; ++i) {
-    if (blocks[i].live && blocks[i].context == context) FreeBlock(i);
+    if (blocks.At(i).live && blocks.At(i).context == context) FreeBlock(i);
   }
-  for (Graph& one : graphs) {
-    if (one.live && one.context == context) one = Graph{};
-  }
+  graphs.ChangeIf([&](const Graph& one) { return one.live && one.context == context; },
+                  [](Graph& one) { one = Graph{}; });
   events_[context].clear();
 }
 
@@ -210,13 +206,13 @@ bool World::EndContext(const Op& op, Random&) {
   if (contexts[context].green) {
     // Its streams end first, idle; memory belongs to the primary context and stays.
     if (!Unsafe(op.thread)) return false;
-    for (Stream& one : streams) {
-      if (!one.live || one.context != context || one.number < 3) continue;
+    const auto ends = [&](const Stream& one) { return one.live && one.context == context && one.number >= 3; };
+    streams.ChangeIf(ends, [&](Stream& one) {
       Emit(kSyncStream, op.thread, {one.number});
       host_.Join(lines_[one.line].clock);
       Emit(kDestroyStream, op.thread, {one.number});
       one.live = false;
-    }
+    });
     for (const Graph& one : graphs) {
       if (one.live && one.context == context) return false;
     }
@@ -232,10 +228,10 @@ bool World::EndContext(const Op& op, Random&) {
     if (blocks[i].live && blocks[i].context == context && !OrderBlock(-1, i, true, op.thread, same)) return false;
   }
   // Memory of pools is the device's, and stays.
-  for (Block& one : blocks) {
-    if (one.live && one.context == context && (one.kind == kStreamOrdered || one.kind == kFromPool))
-      one.context = contexts[context].device;
-  }
+  const auto stays = [&](const Block& one) {
+    return one.live && one.context == context && (one.kind == kStreamOrdered || one.kind == kFromPool);
+  };
+  blocks.ChangeIf(stays, [&](Block& one) { one.context = contexts[context].device; });
   EndLines(context);
   if (contexts[context].green) {
     Emit(kEndGreen, op.thread, {context});
@@ -381,7 +377,7 @@ std::vector<Step> Lower(const std::vector<Op>& program, const Target& target) {
     r = r * 31 + op.r;
   }
   world.Finish(r);
-  return world.steps();
+  return {world.steps().begin(), world.steps().end()};
 }
 
 }  // namespace differential
