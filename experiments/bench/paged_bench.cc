@@ -8,7 +8,8 @@
 //     in each layer's cache, as llama.cpp has; four run, in a tenth of their slots; each 20 steps one ends, and a prompt
 //     begins in the slot that was idle the longest: launches one by one, and another graph)
 //   LAYOUT: layers (an allocation for each layer's cache), block (one allocation, which the layers divide)
-//   LAUNCH: graph (a step is one CUDA graph), eager (launches one by one, with a framework's pauses between them)
+//   LAUNCH: graph (a step is one CUDA graph), eager (launches one by one, with a framework's pauses between them), mixed
+//     (graphs for 200 steps, then launches one by one, as llama.cpp with one request and then several)
 // The last figure is a digest of the first 64 steps' results, to be compared with a run without the hook.
 #include <algorithm>
 #include <numeric>
@@ -27,6 +28,7 @@ using simgpu_test::Update;
 constexpr uint64_t kPage = 64 << 10, kActivations = 2 * kMiB, kPromptActivations = 64 * kMiB;
 constexpr uint64_t kKernelNs = 17'000, kHostNs = 75'000;  // of a kernel; of the framework between two launches
 constexpr size_t kSequences = 16;
+constexpr uint64_t kGraphSteps = 200;
 constexpr uint64_t kSlotsInUse = 4, kStepsOfSlot = 20;
 
 struct Options {
@@ -57,7 +59,7 @@ class Server {
   void Step() {
     if (options_.pages == "churn") Churn();
     if (options_.pages == "slots" && step_++ % kStepsOfSlot == 0) NextSlot();
-    if (options_.launch == "graph") {
+    if (options_.launch == "graph" || (options_.launch == "mixed" && graph_steps_++ < kGraphSteps)) {
       if (!executable_) Capture();
       OK(cuGraphLaunch(executable_, stream_));
       simgpu_advance_host(100'000);
@@ -190,7 +192,7 @@ class Server {
   CUgraphExec executable_ = nullptr;
   CUdeviceptr activations_ = 0;
   std::vector<CUdeviceptr> weights_, caches_;
-  uint64_t taken_ = 0, pages_ = 0, newest_ = 0, step_ = 0, next_page_ = 0, ended_ = 0, prompts_ = 0;
+  uint64_t taken_ = 0, pages_ = 0, newest_ = 0, step_ = 0, next_page_ = 0, ended_ = 0, prompts_ = 0, graph_steps_ = 0;
   bool capturing_ = false;
   std::vector<std::vector<uint64_t>> sequences_;
   std::vector<std::pair<uint64_t, uint64_t>> runs_;  // first page and number, of the pages in use
@@ -214,7 +216,7 @@ bool Parse(int argc, char** argv, Options* options) {
   };
   // A graph's touches are those of its capture: its pages cannot change.
   return is(options->pages, {"first", "strewn", "churn", "slots"}) && is(options->layout, {"layers", "block"}) &&
-         is(options->launch, {"graph", "eager"}) && !(options->pages == "churn" && options->launch == "graph") &&
+         is(options->launch, {"graph", "eager", "mixed"}) && !(options->pages == "churn" && options->launch != "eager") &&
          options->layers != 0 && options->buffer >= kActivations && options->weights >= options->layers * 2 * kMiB &&
          options->cache >= options->layers * 2 * kMiB;
 }
@@ -225,7 +227,7 @@ int main(int argc, char** argv) {
   Options options;
   if (!Parse(argc, argv, &options)) {
     std::fprintf(stderr,
-                 "usage: paged_bench first|strewn|churn|slots-layers|block-graph|eager "
+                 "usage: paged_bench first|strewn|churn|slots-layers|block-graph|eager|mixed "
                  "[WEIGHTS_MIB CACHE_MIB SECONDS LAYERS BUFFER_MIB]\n");
     return 2;
   }
