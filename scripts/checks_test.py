@@ -105,6 +105,10 @@ class Checks(unittest.TestCase):
         self.write("kube/a.cc", "// What is a chunk? The unit of residency.\nint a;\n")
         self.passes("prose.py")
 
+    def test_headless_clauses_of_tests(self):
+        self.write("test/unit/a.cc", "// It evicts what it needs.\nint a;\n// It drops what is freed.\nint b;\n")
+        self.finds(["prose.py"], "test: 2 headless clauses")
+
     def test_headless_clauses_that_are_objects(self):
         objects = "// It drops what nobody needs.\nint a;\n// `Size` holds what the card has.\nint b;\n"
         self.write("kube/a.cc", objects + "// The cards less what the claims take; it asks who serves.\nint c;\n")

@@ -25,7 +25,7 @@ class Annotations:
 
     @classmethod
     def part(cls, percent):
-        """The bytes that a fraction is worth: whole MiB of what claims may have of the card."""
+        """The bytes that a fraction is worth: whole MiB of the bytes that claims may have of the card."""
         return cls.card_bytes() // MIB * percent // 100 * MIB
 
     def budgets(self, pod):

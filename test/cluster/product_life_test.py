@@ -120,7 +120,7 @@ class Life(Upgrades, product_test.Product):
     def test_settings_of_a_running_pod(self):
         self.hold("live", {"sluice.dev/gpu-fraction": "0.5"})
         p.plugin("set", "live", "-n", SPACE, "memory-factor=50", "memory-limit=12Gi")
-        # To the agent, and to the hook: its page shows the factor that it uses, the metric what it may allocate.
+        # To the agent, and to the hook: its page shows the factor in use, and the metric its memory limit.
         p.wait(
             60,
             "the hook to follow",

@@ -117,7 +117,7 @@ class Product(Several, unittest.TestCase):
         env = dict(x.split("=", 1) for x in self.inside("look", "env").splitlines() if "=" in x)
         self.assertTrue(env["LD_PRELOAD"].startswith("/opt/sluice/lib/libsluice.so"))
         self.assertEqual(self.inside("look", "ls", "/opt/sluice/lib").split(), ["libsluice.so", "libsluice_engine.so"])
-        # The device cgroup lets through what was given (no driver behind it: ENXIO), and nothing else (EPERM).
+        # The device cgroup lets the allocated nodes through (no driver behind them: ENXIO), and nothing else (EPERM).
         script = "for d in /dev/nvidia[0-9]*; do (true <$d) 2>&1; done"
         said = self.inside("look", "bash", "-c", script + "; true")
         self.assertEqual(said.count("No such device"), 1, said)
@@ -125,7 +125,7 @@ class Product(Several, unittest.TestCase):
         others = set(range(3, 5)) - {int(self.inside("look", "bash", "-c", "stat -c %T /dev/nvidia[0-9]*"), 16)}
         script = f"mknod /tmp/other c {major} {others.pop()} && (true </tmp/other) 2>&1; true"
         self.assertIn("Operation not permitted", self.inside("look", "bash", "-c", script))
-        # Read-only: the user's program cannot change what other containers load.
+        # Read-only: the user's program cannot change the libraries that other containers load.
         self.assertIn("Read-only", self.inside("look", "bash", "-c", "touch /opt/sluice/lib/x 2>&1; true"))
 
     def test_a_third_tenant_waits_and_gets_its_turn(self):
@@ -291,7 +291,7 @@ class Product(Several, unittest.TestCase):
             "init": "/opt/sluice/lib/libsluice.so",
             "main": "/opt/sluice/lib/libsluice.so:/usr/lib/mine.so",
         }.items():
-            # containerd copies what a container wrote, on a busy machine after its end.
+            # containerd copies a container's output, on a busy machine after its end.
             logs = lambda c=container: p.kubectl("-n", SPACE, "logs", "job/batch", "-c", c)
             p.wait(20, f"{container} to have LD_PRELOAD {preload}", lambda w=preload: f"preload {w}\n" in logs())
 

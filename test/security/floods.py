@@ -1,4 +1,4 @@
-"""The programs of floods, and a process of another tenant that measures what it notices of them."""
+"""The programs of floods, and a process of another tenant that measures their effect on it."""
 
 import contextlib
 import os

@@ -58,7 +58,7 @@ tell() {  # a line with the time since the command began
   printf '%3d.%d s  %s\n' $((ms / 1000)) $((ms % 1000 / 100)) "$*" >&2
 }
 
-# until_true SECONDS WHAT COMMAND...: says what it waits for when that takes longer than five seconds.
+# until_true SECONDS SUBJECT COMMAND...: names the awaited subject if that takes longer than five seconds.
 until_true() {
   local limit=$1 what=$2 start=$SECONDS told=
   shift 2
