@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """The checks of scripts/ find faults: each is run on a small repository with a fault of each kind, and without."""
 
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -190,6 +192,24 @@ class Checks(unittest.TestCase):
         self.write("agent/wrapper.h", 'class SLUICE_CAPABILITY("mutex") Lock {\n  std::mutex lock_;\n};\n')
         self.write("webhook/a.cc", "std::mutex a;\n")  # no hot path, no annotations
         self.passes("locks.py")
+
+    def test_each_script_answers_help(self):
+        """Also a script that would install or build: it must read env.sh before anything else."""
+        env = re.compile(r"#!/usr/bin/env bash\n(#.*\n)+set -e.*\n(cd .*\n)?\. scripts/env\.sh\n")
+        for path in sorted(p for p in SCRIPTS.iterdir() if p.is_file() and os.access(p, os.X_OK)):
+            text = path.read_text()
+            with self.subTest(path.name):
+                if text.startswith("#!/usr/bin/env bash"):
+                    self.assertTrue(env.match(text), "its head, `set -e`, `cd`, and env.sh are the first lines")
+                said = subprocess.run(
+                    [path.name, "--help"], executable=path, cwd="/", capture_output=True, text=True, timeout=60
+                )
+                self.assertEqual((said.returncode, said.stderr), (0, ""))
+                if path.suffix == "":
+                    self.assertIn(f"scripts/{path.name}", said.stdout)
+        for name in ("lines.py", "links.py", "prose.py", "rules.py", "structure.py", "vocabulary.py"):
+            with self.subTest(name):
+                self.assertIn(name, subprocess.check_output([sys.executable, SCRIPTS / name, "--help"], text=True))
 
     def test_the_api_page(self):
         for name in ("agent.proto", "sluice/wire.h"):

@@ -3,7 +3,7 @@
 # shellcheck disable=SC2034  # the scripts that source this file use the variables
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
-. "$ROOT/scripts/env.sh"
+. "$ROOT/scripts/env.sh" ''             # without the arguments: these scripts answer --help themselves
 
 STATE=/var/lib/sluice-cluster          # gone after `down`
 RUN=/run/sluice-cluster                # sockets: short paths, a Unix socket's name holds 107 characters
