@@ -236,6 +236,21 @@ class Reference(unittest.TestCase):
         self.assertEqual(shown - printed, set())
         self.assertEqual(set(rows(tuning, "Keys of the line")), printed - {"pid", "gpu"})
 
+    def test_the_figures_of_the_readme(self):
+        """Each row of README's table of times is a row of benchmarks.md, rounded."""
+        number = r"\| ([\d.,]+) "
+        readme = re.findall(rf"^\|[^|]+{number}{number}{number}\|$", (p.ROOT / "README.md").read_text(), re.M)
+        text = (p.ROOT / "docs/benchmarks.md").read_text()
+        # Figure, baseline (with its name, where it is another than that of the table) and ratio.
+        rows = re.findall(rf"^\|[^|]+{number}\| ([\d.]+)(?:, faults)? {number}\|", text, re.M)
+        self.assertGreater(len(rows), 5)
+        rounded = lambda value, as_in: f"{float(value):.{len(as_in.partition('.')[2])}f}"
+        self.assertEqual(len(readme), 5)
+        for faults, sluice, ratio in readme:
+            shown = (sluice, faults, ratio)
+            found = [tuple(rounded(v, s) for v, s in zip(row, shown, strict=True)) for row in rows]
+            self.assertIn(shown, found, "README.md: figure, baseline, ratio")
+
     def test_links_lead_to_files_and_headings(self):
         """Headings are compared as GitHub's anchors."""
         for page in [*p.ROOT.glob("*.md"), *(f for d in FOLDERS for f in d.rglob("*.md"))]:
