@@ -211,6 +211,16 @@ class Checks(unittest.TestCase):
             with self.subTest(name):
                 self.assertIn(name, subprocess.check_output([sys.executable, SCRIPTS / name, "--help"], text=True))
 
+    def test_each_nightly_part_has_a_place(self):
+        """In the script, in the workflow, and in the page of the last results."""
+        top = SCRIPTS.parent
+        parts = re.search(r"^all=\((.*)\)", (SCRIPTS / "nightly").read_text(), re.M).group(1).split()
+        workflow = (top / ".github/workflows/nightly.yml").read_text()
+        self.assertEqual(re.search(r"part: \[(.*)\]", workflow).group(1).split(", "), parts)
+        page = (top / "docs/lab/nightly.md").read_text()
+        for pattern in (r"^- `(\w+)`: ", r"^\| (\w+) \| (?!date)"):
+            self.assertEqual(sorted(re.findall(pattern, page, re.M)), sorted(parts))
+
     def test_the_api_page(self):
         for name in ("agent.proto", "sluice/wire.h"):
             self.write(f"proto/{name}", (SCRIPTS.parent / "proto" / name).read_text())
