@@ -18,7 +18,7 @@ struct ThreadState {
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::map<CUcontext, CUstream> per_thread;  // CU_STREAM_PER_THREAD
   // simgpu_next_launch
-  bool told = false;
+  bool described = false;  // the next launch
   std::vector<Touch> touches;
   int64_t duration = 0;
   uint32_t flags = 0;
@@ -83,7 +83,7 @@ CUresult NoContext();  // the error of a call without a usable current context
 // The primary context of a green one, otherwise `c`.
 inline CUcontext OwnerOf(CUcontext c) { return c->parent != nullptr ? c->parent : c; }
 // The context's streams; a primary context's green contexts have theirs too.
-std::vector<CUcontext> Together(CUcontext c);
+std::vector<CUcontext> WithGreenContexts(CUcontext c);
 void WaitFor(Call& call, CUcontext c, const char* what);
 bool ValidEvent(CUevent e);
 CUstream NewStreamHandle(CUcontext c, unsigned flags, int priority, bool legacy);
@@ -122,7 +122,7 @@ bool IsDecompressCapable(const Allocation& a);
 void NotePrefetch(const PrefetchRange& range);  // for cuMemRangeGetAttribute
 
 // Launches.
-CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernelCall* told, Op** op,
+CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernelCall* described, Op** op,
                       SimKernelCall* call);
 SimKernelInfo* KernelInfo(CUfunction f);
 Op* CloneOp(const Op& op);
