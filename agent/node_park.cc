@@ -158,7 +158,7 @@ void Node::UpdatePark(Allocation& a, uint64_t now_ns) {
     const ParkStatus now = StatusOfPark(a);
     AddFinding(a.spec.id, "parked",
                "by " + a.park.reason + ": " + settings::HumanBytes(a.park.resident) + " left the GPU in " +
-                   Seconds(took) + "; " + settings::HumanBytes(now.plain) + " of unmanaged memory and " +
+                   Seconds(took) + "; " + settings::HumanBytes(now.unmanaged) + " of unmanaged memory and " +
                    settings::HumanBytes(now.contexts) + " of contexts stay");
   } else if (took > config_.reclaim_late_ms * kMs && !std::exchange(a.park.delay_reported, true)) {
     AddFinding(a.spec.id, "park put off", StatusOfPark(a).waits);
@@ -200,7 +200,7 @@ ParkStatus Node::StatusOfPark(const Allocation& a) const {
     for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
       const sluice_gpu_counters c = Read(*s, i);
       out.resident = Sum(out.resident, c.resident_bytes);
-      out.plain = Sum(out.plain, c.unmanaged_bytes);
+      out.unmanaged = Sum(out.unmanaged, c.unmanaged_bytes);
       out.contexts = Sum(out.contexts, s->contexts[i]);
       followed &= s->parked[i].known;
     }
