@@ -150,6 +150,10 @@ class Checks(unittest.TestCase):
         self.write("a.md", "# One\n\n[gone](b.md) [no heading](#two) [fine](#one) [web](https://example.com/x)\n")
         self.finds(["links.py"], "a.md:3: b.md: no such file", "a.md:3: #two", "2 broken")
 
+    def test_tables(self):
+        self.write("a.md", "| a | b |\n|---|---|\n| `x \\| y` | 1 |\n\n| 2 | 3 |\n\n| c | d |\n|:--|--:|\n| 4 |\n")
+        self.finds(["links.py"], "a.md:5: a table without a line", "a.md:9: 1 cells in a table of 2", "2 broken")
+
     def test_structure(self):
         functions = "".join(f"  int F{i}(int a, std::function<void()> f) const;\n" for i in range(26))
         head = "class Large : public Small {\n public:\n  Large();\n  int size() const { return 1; }\n"
