@@ -276,7 +276,7 @@ int Node::Tick(uint64_t now_ns) {
       std::ranges::none_of(allocations_, [](const auto& a) { return a.second->park.state == Park::State::kParking; });
   if (settled) unsettled_ns_ = 0;
   if (!settled && unsettled_ns_ == 0) unsettled_ns_ = now_ns;
-  // The pages are read often while a holder answers. One that is silent for a second may stay so for long.
+  // The pages are read often at first. A holder that has not answered for a second may stay silent for long.
   const uint64_t waited = now_ns - unsettled_ns_;
   if (!settled) return next(waited < 1000 * kMs ? 10 : waited < 10000 * kMs ? 100 : 500);
   if (lent) return next(50);

@@ -167,12 +167,12 @@ bool HasSymbol(const char* elf_name);  // in the simulated driver's version
 #define NEED_STREAM(handle)  \
   CUstream stream = nullptr; \
   if (const CUresult wrong = simgpu::ResolveStream((handle), kPerThread, &stream); wrong != CUDA_SUCCESS) return wrong
-// Of a call that queues work in the stream or waits for it.
+// For a call that queues work in the stream or waits for it.
 #define NEED_QUEUE(handle) \
   NEED_STREAM(handle);     \
   if (const CUresult refused = simgpu::RefuseImplicit(call, stream); refused != CUDA_SUCCESS) return refused
-// Of such a call that is unsafe as well: a capture of another stream may bar it. BEGIN comes before, not BEGIN_UNSAFE:
-// the driver looks at the legacy stream first (H200, driver 580).
+// The same for a call that a capture of another stream may bar (an unsafe call). It stands behind BEGIN, not behind
+// BEGIN_UNSAFE, since the driver checks the legacy stream first (H200, driver 580).
 #define NEED_UNSAFE_QUEUE(handle)                                                                     \
   NEED_QUEUE(handle);                                                                                 \
   if (!simgpu::TheDriver().captures.empty() && !simgpu::Capturing(stream)) {                          \

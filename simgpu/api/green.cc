@@ -8,7 +8,7 @@
 using simgpu::Sim;
 using simgpu::TheDriver;
 
-// The driver's descriptors have no end either. Equal ones are one.
+// Never destroyed: the driver has no call for that either. Equal descriptors share one object.
 struct CUdevResourceDesc_st {
   int card = 0;
   SimMultiprocessors multiprocessors;
