@@ -32,23 +32,23 @@ class Checks(unittest.TestCase):
         path.write_text(textwrap.dedent(text))
 
     def run_check(self, *command):
-        said = subprocess.run(
+        output = subprocess.run(
             [sys.executable, self.root / "scripts" / command[0], *command[1:]],
             cwd=self.root,
             capture_output=True,
             text=True,
         )
-        return said.returncode, said.stdout + said.stderr
+        return output.returncode, output.stdout + output.stderr
 
     def finds(self, command, *texts):
-        status, said = self.run_check(*command)
-        self.assertEqual(status, 1, said)
+        status, output = self.run_check(*command)
+        self.assertEqual(status, 1, output)
         for text in texts:
-            self.assertIn(text, said)
+            self.assertIn(text, output)
 
     def passes(self, *command):
-        status, said = self.run_check(*command)
-        self.assertEqual(status, 0, said)
+        status, output = self.run_check(*command)
+        self.assertEqual(status, 0, output)
 
     def test_a_clean_tree_passes(self):
         self.write(
@@ -95,9 +95,9 @@ class Checks(unittest.TestCase):
     def test_a_wrong_rule_is_named(self):
         with (self.root / "scripts/vocabulary.txt").open("a") as rules:
             rules.write("code  (unclosed  => nothing\n")
-        status, said = self.run_check("vocabulary.py")
+        status, output = self.run_check("vocabulary.py")
         self.assertEqual(status, 1)
-        self.assertRegex(said, r"vocabulary.txt:\d+: .*a rule is WHERE")
+        self.assertRegex(output, r"vocabulary.txt:\d+: .*a rule is WHERE")
 
     def test_headless_clauses(self):
         clauses = "// What leaves is chosen by who needs it.\nint a;\n// Of what it names, some is there.\nint b;\n"
@@ -205,12 +205,12 @@ class Checks(unittest.TestCase):
             with self.subTest(path.name):
                 if text.startswith("#!/usr/bin/env bash"):
                     self.assertTrue(env.match(text), "its head, `set -e`, `cd`, and env.sh are the first lines")
-                said = subprocess.run(
+                output = subprocess.run(
                     [path.name, "--help"], executable=path, cwd="/", capture_output=True, text=True, timeout=60
                 )
-                self.assertEqual((said.returncode, said.stderr), (0, ""))
+                self.assertEqual((output.returncode, output.stderr), (0, ""))
                 if path.suffix == "":
-                    self.assertIn(f"scripts/{path.name}", said.stdout)
+                    self.assertIn(f"scripts/{path.name}", output.stdout)
         for name in ("lines.py", "links.py", "prose.py", "rules.py", "structure.py", "vocabulary.py"):
             with self.subTest(name):
                 self.assertIn(name, subprocess.check_output([sys.executable, SCRIPTS / name, "--help"], text=True))

@@ -104,5 +104,5 @@ class Places:
         template, pod = documents("two-cards.yaml")
         template["spec"]["spec"]["devices"]["constraints"][0]["matchAttribute"] = "sluice.dev/absent"
         self.create(template, pod)
-        said = p.wait(60, "the scheduler's sentence", lambda: unscheduled(pod["metadata"]["name"]))
-        self.assertIn("cannot allocate all claims", said)
+        output = p.wait(60, "the scheduler's sentence", lambda: unscheduled(pod["metadata"]["name"]))
+        self.assertIn("cannot allocate all claims", output)

@@ -204,8 +204,8 @@ def main():
     print(f"kube-scheduler {how}: {100 * allocated / capacity:.2f} % allocated when 100 % has arrived")
     for policy in ("claims-spread-fixed", "claims-look-ahead-fixed", "look-ahead"):
         command = [options.simulator, "simulate-cluster", folder / "nodes.csv", folder / "pods.csv", "--policy", policy]
-        said = subprocess.run([*command, "--seeds", "10"], check=True, capture_output=True, text=True).stdout
-        row = next(line for line in said.splitlines() if line.startswith(policy))
+        output = subprocess.run([*command, "--seeds", "10"], check=True, capture_output=True, text=True).stdout
+        row = next(line for line in output.splitlines() if line.startswith(policy))
         print(f"the simulator's {policy}, mean of ten orders: {row.split()[1]} %")
     print(json.dumps({"seed": options.seed, "every": options.every}))
 
