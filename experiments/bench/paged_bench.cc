@@ -5,10 +5,11 @@
 // NAME is PAGES-LAYOUT-LAUNCH:
 //   PAGES: first (the first twelfth of each layer's cache), strewn (half of its pages of 64 KiB, at random), churn (one
 //     page more in each step; each 20 steps one of 16 sequences ends and another begins), slots (16 slots of equal size
-//     in each layer's cache, as llama.cpp has; four run, in a tenth of their slots; each 20 steps one ends, and a prompt
-//     begins in the slot that was idle the longest: launches one by one, and another graph)
+//     in each layer's cache, as llama.cpp has; four run, in a tenth of their slots; each 20 steps one ends, and a
+//     prompt begins in the slot that was idle the longest: launches one by one, and another graph)
 //   LAYOUT: layers (an allocation for each layer's cache), block (one allocation, which the layers divide)
-//   LAUNCH: graph (a step is one CUDA graph), eager (launches one by one, with a framework's pauses between them), mixed
+//   LAUNCH: graph (a step is one CUDA graph), eager (launches one by one, with a framework's pauses between them),
+//   mixed
 //     (graphs for 200 steps, then launches one by one, as llama.cpp with one request and then several)
 // The last figure is a digest of the first 64 steps' results, to be compared with a run without the hook.
 #include <algorithm>
@@ -127,8 +128,8 @@ class Server {
       Launch(caches_[i], activations_,
              {Read(activations_, buffer), Update(caches_[i] + slot * slot_pages * kPage, used * kPage)}, 6,
              SIMGPU_ELEMENTWISE);
-      Launch(weights_[2 * i + 1], activations_, {Read(weights_[2 * i + 1], half), Update(activations_, buffer)},
-             7, SIMGPU_PRODUCT);
+      Launch(weights_[2 * i + 1], activations_, {Read(weights_[2 * i + 1], half), Update(activations_, buffer)}, 7,
+             SIMGPU_PRODUCT);
     }
     runs_.clear();
     for (uint64_t i = prompts_ - std::min(prompts_, kSlotsInUse); i < prompts_; ++i)
@@ -216,8 +217,9 @@ bool Parse(int argc, char** argv, Options* options) {
   };
   // A graph's touches are those of its capture: its pages cannot change.
   return is(options->pages, {"first", "strewn", "churn", "slots"}) && is(options->layout, {"layers", "block"}) &&
-         is(options->launch, {"graph", "eager", "mixed"}) && !(options->pages == "churn" && options->launch != "eager") &&
-         options->layers != 0 && options->buffer >= kActivations && options->weights >= options->layers * 2 * kMiB &&
+         is(options->launch, {"graph", "eager", "mixed"}) &&
+         !(options->pages == "churn" && options->launch != "eager") && options->layers != 0 &&
+         options->buffer >= kActivations && options->weights >= options->layers * 2 * kMiB &&
          options->cache >= options->layers * 2 * kMiB;
 }
 

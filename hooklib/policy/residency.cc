@@ -117,8 +117,9 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   StreamQueues& queues = *last_queues_.second;
   PlannedLaunch launch{stream, id, can_queue};
   launch.capacity = launch.own_capacity = RoundDown(capacity_, kChunkBytes);
-  SteadySets::Set* const steady =
-      hot_extents || seeks_probe_victim_ || names_launches_ || touched_.explores() ? nullptr : steady_sets_.Find(now_, stream, id, extents);
+  SteadySets::Set* const steady = hot_extents || seeks_probe_victim_ || names_launches_ || touched_.explores()
+                                      ? nullptr
+                                      : steady_sets_.Find(now_, stream, id, extents);
   const bool is_steady = steady && IsSteady(*steady, launch) && reused_after_discard_.empty();
   size_t hot_chunks = 0;
   if (is_steady) {

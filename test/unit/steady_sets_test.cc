@@ -263,6 +263,43 @@ TEST_CASE("a set is steady once it was seen twice, after 64 launches without a f
   CHECK_FALSE(sets.IsSteady(*set));
 }
 
+TEST_CASE("a set of hundreds of chunks is not steady, one of a paged cache is, and its next use is its own") {
+  constexpr uint64_t kCache = 600;
+  ChunkTable table;
+  table.AddArena(Chunks(0, kCache));
+  std::vector<Chunk*> chunks;
+  table.ForAll([&chunks](Chunk& chunk) {
+    chunk.use[0] = {1, 1};
+    chunk.named_bytes = 100;
+    chunks.push_back(&chunk);
+  });
+  SteadySets sets;
+  const auto confirm = [&](uint64_t id, size_t count) {
+    SteadySets::Set* set = nullptr;
+    for (const uint64_t launch : {100, 101}) {
+      const std::vector<Extent> named = {Chunks(0, count)};
+      set = sets.Find(launch, 1, id, named);
+      REQUIRE(set);
+      sets.Confirm(set, launch, 1, id, std::span(chunks).first(count));
+    }
+    return set;
+  };
+  CHECK_FALSE(sets.IsSteady(*confirm(7, 300)));
+  SteadySets::Set* const wide = confirm(8, kCache);
+  REQUIRE(sets.IsSteady(*wide));
+  CHECK(SteadySets::IsWide(*wide));
+  for (const uint64_t launch : {110, 115}) sets.NoteRepeat(wide, launch, launch, {false, true}, 3);
+  sets.Settle(3);
+  for (const Chunk* chunk : chunks) {
+    CHECK(chunk->use[0].seq == 115);
+    CHECK(chunk->last_use == 115);
+    CHECK(chunk->next_use == 120);
+  }
+  // Their memory is bounded: the 437th set of this size drops those before it.
+  for (uint64_t id = 100; id < 600; ++id) CHECK(sets.IsSteady(*confirm(id, kCache)));
+  CHECK_FALSE(sets.IsSteady(*wide));
+}
+
 TEST_CASE("a repeated launch is not planned until something is fetched or evicted") {
   FakeGpu gpu(16, 8);
   gpu.Queue({Chunks(0, 4)}, 1, 7);

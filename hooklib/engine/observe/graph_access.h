@@ -42,8 +42,8 @@ class GraphAccess {
   std::shared_ptr<const RankedReaches> Ranked();
   bool known() const { return known_; }
   bool may_write_anywhere() const { return has_unseen_pointers_ || !known_; }
-  // The same for graphs of the same kernels, whatever their order, sizes and operands: a server makes its graph anew for
-  // each change of its batch, and what was measured of the old one holds for the new one. 0: it has no kernels.
+  // The same for graphs of the same kernels, whatever their order, sizes and operands: a server makes its graph anew
+  // for each change of its batch, and what was measured of the old one holds for the new one. 0: it has no kernels.
   uint64_t kernels_id() const { return kernels_id_; }
   // The most that the graph's own nodes have allocated at a time, if they run one by one as they were made.
   uint64_t allocated_peak_bytes() const { return allocated_peak_; }

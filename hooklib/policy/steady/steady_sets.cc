@@ -9,10 +9,10 @@ namespace sluice::policy {
 
 namespace {
 constexpr int kSetsShift = 64 - 11;
-constexpr size_t kMaxChunks = 128;  // of one set: a launch on more chunks runs for longer than a look at them takes
+constexpr size_t kMaxChunks = 128;      // of one set: a launch on more chunks runs for longer than a look at them takes
 constexpr size_t kMinWideChunks = 512;  // 1 GiB
 constexpr size_t kMaxWideChunks = size_t{1} << 18;  // of all wide sets: 3 MiB of pointers and bytes
-constexpr uint64_t kQuietLaunches = 64;  // no set is steady where chunks are fetched or evicted more often
+constexpr uint64_t kQuietLaunches = 64;             // no set is steady where chunks are fetched or evicted more often
 }  // namespace
 
 SteadySets::Set* SteadySets::Find(uint64_t now, StreamId stream, uint64_t id, std::span<const Extent> extents) {

@@ -2,8 +2,8 @@
 // so its chunks need not be looked at. Its notes on their use are kept with the set until chunks are asked about
 // (Settle). That saves 51 of 90 instructions for each chunk of the set.
 //
-// A wide set is that of a launch which names a paged cache: thousands of chunks, of which it touches few, so it runs for
-// less time than a look at them takes. The predictor does not get its chunks either: Settle sets their next use.
+// A wide set is that of a launch which names a paged cache: thousands of chunks, of which it touches few, so it runs
+// for less time than a look at them takes. The predictor does not get its chunks either: Settle sets their next use.
 //
 // Times are launch numbers. Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_POLICY_STEADY_STEADY_SETS_H_
@@ -80,7 +80,7 @@ class SteadySets {
   void DropWide(Set* set);  // gives its memory back; all of its launches were noted
 
   uint64_t changed_at_ = 0;
-  std::vector<Set> sets_;  // by key
+  std::vector<Set> sets_;   // by key
   size_t wide_chunks_ = 0;  // of all wide sets
   std::vector<Set*> unsettled_;
 };

@@ -1,5 +1,6 @@
-// Companions of a chunk: chunks of one sequence lie in each layer's cache, and launches touch them in turn. Faults bring
-// them one by one, some milliseconds apiece where a kernel writes them densely. So the fault on one brings the others:
+// Companions of a chunk: chunks of one sequence lie in each layer's cache, and launches touch them in turn. Faults
+// bring them one by one, some milliseconds apiece where a kernel writes them densely. So the fault on one brings the
+// others:
 //  - chunks that faulted in turn with it the last time, as when a server's slot is used again;
 //  - chunks at the same place of operands of its size, as when a paged cache grows in all layers.
 // Temporal groups as in prefetchers that replay a recorded miss sequence (Wenisch et al., "Temporal Streaming of Shared
@@ -32,8 +33,8 @@ class Companions {
   void RemoveArena(Extent arena);
 
  private:
-  std::map<Va, uint64_t> operands_;              // bytes by base
-  std::unordered_map<Va, uint64_t> group_of_;    // by chunk
+  std::map<Va, uint64_t> operands_;            // bytes by base
+  std::unordered_map<Va, uint64_t> group_of_;  // by chunk
   std::unordered_map<uint64_t, std::vector<Va>> groups_;
   uint64_t open_ = 0, last_fault_at_ = 0;
 };

@@ -15,12 +15,13 @@ constexpr uint32_t kMaxPendingAlike = 4;  // first samples under way in operands
 // In chunks moved over the link. kOverdraft: the cost beyond credit of samples of operands that were found untouched.
 constexpr double kSuccessGain = 2, kInitialCredit = 128, kMaxCredit = 4096, kOverdraft = 512;
 constexpr double kLackingShare = 0.001;  // of the bytes that launches lack, until the first credit is there again
-constexpr double kRetryShare = 0.0625;   // the same of the credit for further trials, which make room for these bytes
+constexpr double kRetryShare = 0.0625;   // the same of the credit for touched chunks, which make room for these bytes
 }  // namespace
 
 const double TouchSampler::kMaxTouched = 256;
 
-TouchSampler::TouchSampler(const LinkModel* link) : link_(link), credit_(kInitialCredit), retry_credit_(kInitialCredit) {}
+TouchSampler::TouchSampler(const LinkModel* link)
+    : link_(link), credit_(kInitialCredit), retry_credit_(kInitialCredit) {}
 
 double TouchSampler::FaultCost() const {
   return static_cast<double>(margins::kFaultSpread.Of(link_->NsPerGiB(LinkStep::kFault))) /

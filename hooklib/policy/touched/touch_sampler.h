@@ -9,8 +9,8 @@
 // than a fetch; an untouched one earns some. So a program that touches its operands whole pays for a few chunks once.
 // Operands of one size are taken to be alike until their own chunks say otherwise.
 //
-// Touched chunks are tried again after a while, from a credit of their own: one that was not touched for two replays may
-// be part of a working set with a longer period. Then it faults later, and that is charged. So a server whose slots
+// Touched chunks are tried again after a while, from a credit of their own: one that was not touched for two replays
+// may be part of a working set with a longer period. Then it faults later, and that is charged. So a server whose slots
 // take turns is not stripped of its idle slots for long, unless bytes are lacking.
 //
 // The state of a chunk lies in Chunk (touch); all else lies here. Not thread-safe: the device's lock
@@ -96,7 +96,7 @@ class TouchSampler {
   void NoteLacking(uint64_t bytes);
   // An untouched chunk is taken for touched, since the one before it was.
   void Presume(Chunk* chunk, uint64_t now);
-  // An untouched chunk is touched again with its companion, so its last trial was a mistake.
+  // An untouched chunk is touched again with its companion, so it should not have been tried.
   void Return(Chunk* chunk, uint64_t now);
   Companions& companions() { return companions_; }
   // The chunk's bytes were freed, or something fetched it: nothing is known of it.
