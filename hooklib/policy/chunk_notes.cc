@@ -100,7 +100,7 @@ void ChunkNotes::NoteUse(Chunk* chunk, Mark mark) {
   if (slot != std::end(chunk->use)) {
     *slot = mark;
   } else {
-    chunk->use_epoch = fences_->Use();  // closed when room is needed, behind this launch
+    chunk->use_epoch = fences_->Hold();  // closed when room is needed, behind this launch
   }
 }
 

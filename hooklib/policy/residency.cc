@@ -207,6 +207,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     Merge(&plan_.populate_on_host);
   }
   unnamed_.may_map = false;
+  fences_->Release();  // the launch is queued next
   return plan_;
 }
 
