@@ -73,7 +73,7 @@ struct Chunk {
   bool first_of_arena = false;
   bool ever_evicted = false;          // its host pages exist until the block is freed
   bool fetched_whole = false;         // if resident: by a fetch of the engine; faults bring touched pages alone
-  bool in_fault_residue = false;      // in FaultResidue's list: faults may have brought a part of it
+  bool in_fault_residue = false;      // not resident, but faults may have brought a part of it
   bool discarded = false;             // and no fetch since is known to be over: not left to faults (discarded.cc)
   bool reused_after_discard = false;  // in Residency's list of chunks that were reused after a discard
   bool set_aside = false;             // Candidates protects it or has deferred it

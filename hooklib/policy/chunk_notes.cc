@@ -75,8 +75,10 @@ void ChunkNotes::MapRemote(Chunk* chunk) {
 
 void ChunkNotes::UnmapRemote(Chunk* chunk) {
   if (!chunk->mapped_remote) return;
-  chunk->mapped_remote = false;
+  chunk->mapped_remote = chunk->probed = false;
   plan_.unmap_remote.push_back({chunk->base, kChunkBytes});
+  // Queued work that was to use it remotely faults instead.
+  if (!chunk->resident && IsUsedElsewhere(*chunk)) fault_residue_.Add(chunk);
 }
 
 // The chunk is fetched for a launch that requires it resident. The mapping would only make its next eviction cost more,
@@ -102,6 +104,15 @@ void ChunkNotes::NoteUse(Chunk* chunk, Mark mark) {
   } else {
     chunk->use_epoch = fences_->Hold();  // closed when room is needed, behind this launch
   }
+}
+
+// Whether unfinished work of other streams than the launch's uses the chunk.
+bool ChunkNotes::IsUsedElsewhere(const Chunk& chunk) {
+  const auto is_elsewhere = [this](const Mark& use) {
+    return use.stream && use.stream != last_queues_.first && !timeline_->Done(use);
+  };
+  return std::any_of(std::begin(chunk.use), std::end(chunk.use), is_elsewhere) ||
+         (chunk.use_epoch && !fences_->Done(chunk.use_epoch));
 }
 
 // The host runs ahead: a prefetch for a later launch may arrive before the launch that is timed without it runs.

@@ -33,10 +33,11 @@ class PlanBuilder : public ResidencyFigures {
   void SetResident(Chunk* chunk, bool resident) {
     if (chunk->resident == resident) return;
     NoteChange();
-    chunk->fetched_whole = false;
+    chunk->fetched_whole = chunk->in_fault_residue = false;
     resident_bytes_ += resident ? kChunkBytes : -kChunkBytes;
     ChangeIdle(chunk, [&] { chunk->resident = resident; });
   }
+  // kNever: it will be, behind the launch that is being planned.
   bool IsEvicting(const Chunk& chunk) {
     return chunk.evict_op && !timeline_->OutDone(chunk.evict_stream, chunk.evict_op);
   }

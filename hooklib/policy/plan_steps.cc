@@ -60,7 +60,8 @@ bool PlanBuilder::MayOverlapEviction(StreamQueues* queues, StreamId stream, cons
       timeline_->OutDone(stream, queues->graph_out_op))
     return false;
   for (const Extent& run : step.fetch) {
-    if (IsEvicting(*chunks_.Find(run.base))) return false;
+    const Chunk& chunk = *chunks_.Find(run.base);
+    if (chunk.evict_op != kNever && IsEvicting(chunk)) return false;
   }
   queues->bytes_beside_graph += bytes;
   return true;

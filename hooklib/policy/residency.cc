@@ -59,6 +59,7 @@ void Residency::AddLive(Extent range) {
       chunk.cold = chunk.unnamed_by_faults = false;
       chunk.unnamed_out = 0;
       touched_.Forget(&chunk);
+      if (chunk.in_fault_residue) fault_residue_.List(&chunk);
       if (chunk.discarded && !chunk.has_contents && !chunk.reused_after_discard) {
         chunk.reused_after_discard = true;
         reused_after_discard_.push_back(&chunk);
@@ -241,10 +242,6 @@ void Residency::PlanMoves(PlannedLaunch* launch, StreamQueues* queues, std::opti
     FetchMissing(*launch, queues);
   }
   if (launch->can_queue && !fault_residue_.empty()) SweepFaultResidue(stream);
-  for (Chunk* chunk : evicted_behind_) {
-    chunk->evict_op = kNever;  // until it has its number
-    chunk->evict_stream = stream;
-  }
   if (!launch->can_queue || !missing_.empty() || plan_.now.in_op) return;
   if (resident_bytes_ > launch->capacity && now_ >= shrink_paused_until_) {
     // More is resident than the capacity allows now, and this launch needs no room.

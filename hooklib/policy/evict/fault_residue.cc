@@ -11,9 +11,7 @@ void FaultResidue::Add(Chunk* chunk) {
     is_counted_ = false;
   }
   chunk->has_contents = chunk->written_back = true;
-  if (chunk->in_fault_residue) return;
-  chunk->in_fault_residue = true;
-  chunks_.push_back(chunk->base);
+  if (!std::exchange(chunk->in_fault_residue, true)) List(chunk);
 }
 
 void FaultResidue::NoteFaultedIn(std::span<const Va> pages) {

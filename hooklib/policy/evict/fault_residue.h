@@ -31,7 +31,9 @@ class FaultResidue {
   bool IsRecent(uint64_t now) const { return noted_at_ && now < noted_at_ + kRecentLaunches; }
   // Faults may bring pages of the chunk, which does not count as resident.
   void Add(Chunk* chunk);
-  // The chunk is evicted, or was fetched whole.
+  // The same of a chunk that a sweep has left out, since it was free.
+  void List(const Chunk* chunk) { chunks_.push_back(chunk->base); }
+  // The chunk is evicted, or its contents are discarded. A resident one counts, whoever brought its pages.
   static void Remove(Chunk* chunk) { chunk->in_fault_residue = false; }
   // A launch is expected to fault in so many bytes.
   void NoteBytes(uint64_t bytes, uint64_t now) {

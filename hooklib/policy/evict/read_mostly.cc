@@ -71,8 +71,8 @@ bool Duplicates::IsCopied(const Chunk& chunk) const {
 }
 
 bool Duplicates::MayDuplicate(const Chunk& chunk) {
-  return IsCopied(chunk) &&
-         (chunk.duplicate || (chunk.evict_op && timeline_->OutDone(chunk.evict_stream, chunk.evict_op)));
+  return IsCopied(chunk) && (chunk.duplicate || (!chunk.in_fault_residue && chunk.evict_op &&
+                                                 timeline_->OutDone(chunk.evict_stream, chunk.evict_op)));
 }
 
 void Duplicates::Withdraw(Chunk* chunk) {

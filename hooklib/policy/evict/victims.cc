@@ -109,6 +109,7 @@ void Eviction::Discard(Chunk* chunk, bool over) {
   EndPrefetch(chunk);
   chunk->discarded = true;
   chunk->has_contents = chunk->probed = false;
+  FaultResidue::Remove(chunk);
   chunk->evict_op = chunk->fetch_op = 0;
   (over ? plan_.discard : plan_.stream_discard).push_back({chunk->base, kChunkBytes});
 }

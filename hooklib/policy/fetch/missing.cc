@@ -99,7 +99,7 @@ void Fetches::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) {
         continue;
       }
       if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
-      EvictBehind(chunk);
+      EvictBehind(chunk, stream);
       continue;
     }
     if (elsewhere || (too_much && !MayDuplicate(*chunk))) {
@@ -170,7 +170,7 @@ void Fetches::FetchTransient(Chunk* chunk, StreamId stream) {
   UnmapRemote(chunk);
   FetchChunk(chunk, stream, &plan_.now);
   chunk->maybe_mapped = false;
-  EvictBehind(chunk);
+  EvictBehind(chunk, stream);
 }
 
 void Fetches::NoteNotFetched(const PlanStep& step) {
