@@ -19,7 +19,7 @@ void Residency::AddArena(Extent arena, bool populated) {
 void Residency::NotePopulated(Extent range) {
   chunks_.ForEach(range, [this](Chunk& chunk) {
     SetResident(&chunk, true);
-    chunk.fetched_whole = true;
+    chunk.FetchWhole();
     candidates_.Unrank(&chunk);
     // An unallocated chunk uses room without need: it is discarded like a free one.
     if (std::exchange(chunk.in_freed_list, true)) return;
@@ -59,8 +59,8 @@ void Residency::AddLive(Extent range) {
       chunk.cold = chunk.unnamed_by_faults = false;
       chunk.unnamed_out = 0;
       touched_.Forget(&chunk);
-      if (chunk.in_fault_residue) fault_residue_.List(&chunk);
-      if (chunk.discarded && !chunk.has_contents && !chunk.reused_after_discard) {
+      if (chunk.has_fault_residue()) fault_residue_.List(&chunk);
+      if (chunk.discarded() && !chunk.has_contents() && !chunk.reused_after_discard) {
         chunk.reused_after_discard = true;
         reused_after_discard_.push_back(&chunk);
       }
@@ -83,7 +83,7 @@ void Residency::RemoveLive(Extent range, Extent owner) {
         last_queues_.second->predictor.NoteFreed(chunk, now_ + 1 - chunk.last_use);
       if (!chunk.in_freed_list) {
         chunk.in_freed_list = true;
-        (chunk.resident ? freed_resident_ : freed_on_host_).push_back(&chunk);
+        (chunk.resident() ? freed_resident_ : freed_on_host_).push_back(&chunk);
       }
     }
   });
@@ -302,8 +302,7 @@ void Residency::ForgetStream(StreamId stream) {
     for (Mark& use : chunk.use) {
       if (use.stream == stream) use = {};
     }
-    if (chunk.fetch_stream == stream) chunk.fetch_op = 0;
-    if (chunk.evict_stream == stream) chunk.evict_op = 0;
+    chunk.ForgetStream(stream);
   });
 }
 

@@ -206,14 +206,15 @@ class Program {
   void CheckUncounted() {
     for (uint64_t i = 0; i < kChunks; ++i) {
       const memory::Chunk* const chunk = residency_.chunks().Find(kBase + i * kChunkBytes);
-      BruteCard::Expect(!card_.page(i).on_gpu || card_.page(i).discarded || chunk->resident || chunk->in_fault_residue,
-                        "a chunk stays on the GPU uncounted");
+      BruteCard::Expect(
+          !card_.page(i).on_gpu || card_.page(i).discarded || chunk->resident() || chunk->has_fault_residue(),
+          "a chunk stays on the GPU uncounted");
     }
   }
   // What residency says of itself.
   void Check() {
     uint64_t resident = 0;
-    residency_.chunks().ForAll([&](const Chunk& chunk) { resident += chunk.resident ? kChunkBytes : 0; });
+    residency_.chunks().ForAll([&](const Chunk& chunk) { resident += chunk.resident() ? kChunkBytes : 0; });
     REQUIRE(resident == residency_.resident_bytes());
   }
 

@@ -7,7 +7,7 @@ namespace sluice::policy {
 
 void Eviction::NoteFaultResidue(Extent block) {
   chunks_.ForEach(block, [this](Chunk& chunk) {
-    if (!chunk.resident && !chunk.mapped_remote && chunk.live_bytes != 0) fault_residue_.Add(&chunk);
+    if (!chunk.resident() && !chunk.mapped_remote() && chunk.live_bytes != 0) fault_residue_.Add(&chunk);
   });
   fault_residue_.SweepSoon();
 }
@@ -44,10 +44,10 @@ void Eviction::SweepFaultResidue(StreamId stream) {
   if (again) sweep_fence_ = 0;
   bool is_used = false, evicted = false;
   fault_residue_.Sweep(&chunks_, now_, [&](Chunk* chunk) {
-    if (chunk->live_bytes == 0) return true;      // to be discarded; listed again if it is reused before
-    if (chunk->evict_op == kNever) return false;  // evicted behind this very launch, and perhaps not for good
+    if (chunk->live_bytes == 0) return true;       // to be discarded; listed again if it is reused before
+    if (chunk->has_leave_pending()) return false;  // evicted behind this very launch, and perhaps not for good
     // One queue at a time: an eviction's end is known of one queue alone.
-    const bool evicting = IsEvicting(*chunk) && chunk->evict_stream != stream;
+    const bool evicting = IsEvicting(*chunk) && chunk->evict_stream() != stream;
     if (evicting || IsEvictingElsewhere(chunk)) return false;
     if (!MayEvict(*chunk, stream)) {
       is_used = true;
@@ -69,12 +69,12 @@ void Eviction::SweepFaultResidue(StreamId stream) {
 // The chunk is evicted as soon as the launch, which is in `stream`, is over. Where faults of other streams' work may
 // bring it again, a sweep evicts it once more.
 void Eviction::EvictBehind(Chunk* chunk, StreamId stream) {
-  chunk->evict_op = kNever;  // until it has its number
-  chunk->evict_stream = stream;
+  chunk->BeginEviction(stream, kNever);
   plan_.evict_after.push_back({chunk->base, kChunkBytes});
   evicted_behind_.push_back(chunk);
-  if (!chunk->in_fault_residue || !IsUsedElsewhere(*chunk)) FaultResidue::Remove(chunk);
-  chunk->has_contents = chunk->written_back = true;
+  if (chunk->has_fault_residue() && !IsUsedElsewhere(*chunk)) chunk->EndFaultResidue();
+  chunk->NoteContents();
+  chunk->written_back = true;
 }
 
 }  // namespace sluice::policy
