@@ -14,7 +14,7 @@ test:
 # make check          all checks of the sources; clang-tidy takes minutes, clean results are cached
 check:
 	@scripts/check $(CHECK_FLAGS)
-# make check-fast     the checks that take seconds: format, layering, locks, vocabulary, prose, lines, links, ruff, shell, api
+# make check-fast     the checks that take seconds: those that build no tool (scripts/check --help)
 check-fast:
 	@scripts/check --fast
 # make format         clang-format every source in place
@@ -28,13 +28,13 @@ arm64:
 	@scripts/cross test && scripts/cross build && scripts/test --build-only && scripts/image --built build --arm64 build-arm64 build/sluice-image.tar
 # make cluster-demo   start the local cluster, install the chart, run an annotated pod, print its log
 cluster-demo:
-	@scripts/optional test/cluster/demo "the local cluster (test/cluster)"
+	@test/cluster/demo
 # make bench-cluster  the long runs on the real control plane: scale, upgrades, figures, the image from source
 bench-cluster:
-	@scripts/optional test/cluster/bench "the scale runs (test/cluster)"
+	@test/cluster/bench
 # make release        chart, manifests, image archive, changelog and checksums, in build/release
 release:
-	@scripts/optional scripts/release "the release build (scripts/release)"
+	@scripts/release
 # make clean          remove the build folders; downloads and the compiler cache stay
 clean:
 	@rm -rf build build-arm64 build-asan build-tsan build-fuzz build-nightly

@@ -131,7 +131,7 @@ void Arbiter::Observe(ClientId client, Nanos used, uint64_t launches, bool has_w
   const auto it = clients_.find(client);
   if (it == clients_.end()) return;
   if (has_work) it->second.worked = now;
-  const Nanos spent = enforcement_.Spent(client, used, launches, policy_.window, now);
+  const Nanos spent = enforcement_.TimeToCharge(client, used, launches, policy_.window, now);
   if (!grant_ || grant_->client != client) Charge(it->second, spent, now);
 }
 
@@ -254,7 +254,7 @@ std::optional<Nanos> Arbiter::NextWake(Nanos now) const {
   return enforcement_.NextUpdate(now);
 }
 
-bool Arbiter::Demanded(Nanos now) {
+bool Arbiter::NeedsTokens(Nanos now) {
   std::vector<Enforcement::Worker> workers;
   bool limited = false, opportunistic = false;
   for (const auto& [id, c] : clients_) {

@@ -76,7 +76,7 @@ class Arbiter {
   std::optional<Nanos> NextWake(Nanos now) const;
 
   // Launches need a token now. A client that is alone and has no limit needs none.
-  bool Demanded(Nanos now);
+  bool NeedsTokens(Nanos now);
   double Share(ClientId client, Nanos now) const;  // of the window
   Nanos QuantumOf(ClientId client) const;
   bool pressure() const { return pressure_; }

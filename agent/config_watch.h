@@ -12,7 +12,7 @@ namespace sluice::agent {
 class ConfigWatch {
  public:
   ConfigWatch(EventLoop* loop, std::function<void()> changed) : loop_(loop), changed_(std::move(changed)) {}
-  // False with a sentence: changes are not seen.
+  // False, with the reason in `error`: changes of the file will not be noticed.
   bool Start(const std::string& path, std::string* error);
 
  private:

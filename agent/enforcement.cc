@@ -18,7 +18,7 @@ constexpr uint64_t kMaxLaunches = 1'000'000;  // between two readings; a process
 
 }  // namespace
 
-Nanos Enforcement::Spent(ClientId client, Nanos estimated, uint64_t launches, Nanos window, Nanos now) {
+Nanos Enforcement::TimeToCharge(ClientId client, Nanos estimated, uint64_t launches, Nanos window, Nanos now) {
   Account& a = accounts_[client];
   launches = std::min(launches, kMaxLaunches);
   a.launches.Charge(launches, now, window, window);
@@ -30,7 +30,7 @@ Nanos Enforcement::Spent(ClientId client, Nanos estimated, uint64_t launches, Na
   return static_cast<Nanos>(std::min(static_cast<double>(estimated), known));
 }
 
-bool Enforcement::Attend(const std::vector<Worker>& workers, Nanos window, Nanos now) {
+bool Enforcement::NoteWork(const std::vector<Worker>& workers, Nanos window, Nanos now) {
   bool begins = false;
   for (auto& [id, a] : accounts_) {
     a.works &= std::ranges::find(workers, id, &Worker::id) != workers.end();
@@ -116,7 +116,7 @@ void Enforcement::BeginTrial(const std::vector<Worker>& workers, Nanos window, N
 }
 
 bool Enforcement::Update(const std::vector<Worker>& workers, bool tokens, Nanos window, Nanos now) {
-  const bool begins = Attend(workers, window, now);
+  const bool begins = NoteWork(workers, window, now);
   const Nanos recent = window / 10;
   Nanos busy = 0, most = 0;
   for (const Worker& w : workers) {

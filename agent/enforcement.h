@@ -32,7 +32,7 @@ class Enforcement {
   // Whether tokens are needed. `tokens`: they are demanded for another reason.
   bool Update(const std::vector<Worker>& workers, bool tokens, Nanos window, Nanos now);
   // The time to charge for `launches` without a token, by the hook's estimate.
-  Nanos Spent(ClientId client, Nanos estimated, uint64_t launches, Nanos window, Nanos now);
+  Nanos TimeToCharge(ClientId client, Nanos estimated, uint64_t launches, Nanos window, Nanos now);
   void Forget(ClientId client) { accounts_.erase(client); }
   // When the next Update is due; nullopt: not by time.
   std::optional<Nanos> NextUpdate(Nanos now) const;
@@ -49,7 +49,7 @@ class Enforcement {
     uint64_t uncharged = 0;  // launches
     double launch_ns = 0;    // under tokens; 0: unknown
   };
-  bool Attend(const std::vector<Worker>& workers, Nanos window, Nanos now);  // true: a client begins
+  bool NoteWork(const std::vector<Worker>& workers, Nanos window, Nanos now);  // true: a client begins
   bool Starved(const std::vector<Worker>& workers, bool equal, Nanos window, Nanos now) const;
   void Begin(Nanos now);
   void End(Nanos now);

@@ -41,7 +41,7 @@ void EpollSet::Remove(int fd) {
 
 int EpollSet::Wait(epoll_event* events, int max, int ms) const { return epoll_wait(epoll_, events, max, ms); }
 
-void EpollSet::Handle(const epoll_event& event) {
+void EpollSet::Dispatch(const epoll_event& event) {
   const auto it = handlers_.find(event.data.u64);
   if (it == handlers_.end()) return;
   const Handler handler = it->second;  // a copy: the handler may remove itself

@@ -28,7 +28,7 @@ class EpollSet {
   // Waits up to `ms` milliseconds (0: not at all). Returns the number of events, at most `max`.
   int Wait(epoll_event* events, int max, int ms) const;
   // Calls the handler of an event. A descriptor that an earlier handler of the batch removed has none.
-  void Handle(const epoll_event& event);
+  void Dispatch(const epoll_event& event);
 
   // Identifies the addition of a descriptor; 0: it is not in the set. A number may be closed and reused.
   uint64_t KeyOf(int fd) const;

@@ -92,12 +92,12 @@ void EventLoop::Run(const std::function<int()>& tick) {
       timers_.erase(timers_.begin());
       work();
     }
-    for (const auto& work : std::exchange(soon_, {})) work();
+    for (const auto& work : std::exchange(next_, {})) work();
     epoll_event events[64];
     const uint64_t next = timers_.empty() ? due : std::min(due, timers_.begin()->first);
     const int wait = next > now ? static_cast<int>((next - now + 999999u) / 1000000u) : 0;
-    const int n = descriptors_.Wait(events, 64, tick_soon_ || !soon_.empty() ? 0 : wait);
-    for (int i = 0; i < n; ++i) descriptors_.Handle(events[i]);
+    const int n = descriptors_.Wait(events, 64, tick_soon_ || !next_.empty() ? 0 : wait);
+    for (int i = 0; i < n; ++i) descriptors_.Dispatch(events[i]);
   }
 }
 

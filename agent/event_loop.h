@@ -32,7 +32,7 @@ class EventLoop {
   void Post(std::function<void()> work) SLUICE_EXCLUDES(mutex_);
   void Stop() SLUICE_EXCLUDES(mutex_);  // any thread
   // Runs the work after the current batch of events.
-  void Soon(std::function<void()> work) { soon_.push_back(std::move(work)); }
+  void RunNext(std::function<void()> work) { next_.push_back(std::move(work)); }
   // Runs the work once, in `ms` milliseconds.
   void After(int ms, std::function<void()> work);
 
@@ -50,7 +50,7 @@ class EventLoop {
   int wake_ = -1;
   bool tick_soon_ = false;
   std::multimap<uint64_t, std::function<void()>> timers_;
-  std::vector<std::function<void()>> soon_;
+  std::vector<std::function<void()>> next_;
   Mutex mutex_;
   std::vector<std::function<void()>> posted_ SLUICE_GUARDED_BY(mutex_);
   bool stop_ SLUICE_GUARDED_BY(mutex_) = false;

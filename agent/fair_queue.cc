@@ -35,7 +35,7 @@ void FairQueue::Serve() {
   for (int i = 0; i < n && !paused_; ++i) {
     // The others are ready in the next turn too.
     if (i > 0 && MonotonicNs() > until) break;
-    descriptors_.Handle(events[i]);
+    descriptors_.Dispatch(events[i]);
   }
 }
 

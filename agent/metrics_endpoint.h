@@ -28,7 +28,7 @@ class MetricsEndpoint {
         status_(loop, 0, [this] { return Now(); }),
         alive_(loop, 100'000'000, [] { return true; }) {}
 
-  // Listens anew where a setting of it has changed. `api`: nullptr without Kubernetes. Empty, or a sentence.
+  // Listens again if its settings have changed. `api`: nullptr without Kubernetes. Returns the error; empty: none.
   std::string Serve(const Config& config, const std::string& node_name, const kube::ClientConfig* api);
   // Follows the certificate. Call it every some seconds.
   void Refresh();

@@ -221,7 +221,7 @@ class Node {
   struct EventSource {
     TokenBucket caused{2'000'000'000, 100}, found{10'000'000'000, 50};
     size_t kept = 0;  // in events_
-    uint64_t left_out = 0, left_out_told = 0;
+    uint64_t left_out = 0, left_out_reported = 0;
   };
   // node.cc
   Bytes Capacity(const Card& card, Bytes contexts) const;

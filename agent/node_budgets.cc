@@ -81,15 +81,15 @@ void Node::ReadPage(Session& s, Reading& reading, uint64_t now_ns) {
       sum = Sum(sum, c.working_set_bytes);
       reading.held[&card][a.group] += demand.Held();
     }
-    s.tells_use |= c.touched_bytes != 0;
-    if (s.tells_use) {
+    s.reports_use |= c.touched_bytes != 0;
+    if (s.reports_use) {
       DayPeak::Sample& sample = reading.samples[{a.group, i}];
       sample.touched = Sum(sample.touched, c.touched_bytes);
       sample.lives |= Sum(c.live_bytes, c.unmanaged_bytes) != 0;
       sample.works |= works;
     }
     reading.launching |= works;
-    const Session::Sent& sent = s.sent[i];
+    const Session::SentGenerations& sent = s.sent[i];
     card.ledger.Update(Member(s.id, i),
                        {c.generation >= sent.card_since ? sent.card : 0,
                         Sum(Sum(c.resident_bytes, c.unmanaged_bytes), s.uncounted[i]), Wanted(card, s, i, now_ns)});
@@ -189,7 +189,7 @@ void Node::SendBudget(Session& s, size_t gpu) {
   const Ledger::MemberView* host = host_.Find(Member(s.id, gpu));
   if (view == nullptr || view->generation == 0 || host == nullptr) return;
   // Both ledgers share one generation on the wire. Each remembers the generation that carried its newest change.
-  Session::Sent& sent = s.sent[gpu];
+  Session::SentGenerations& sent = s.sent[gpu];
   const uint64_t generation = next_generation_++;
   if (sent.card != view->generation) {
     sent.card = view->generation;
@@ -276,7 +276,7 @@ int Node::Tick(uint64_t now_ns) {
       std::ranges::none_of(allocations_, [](const auto& a) { return a.second->park.state == Park::State::kParking; });
   if (settled) unsettled_ns_ = 0;
   if (!settled && unsettled_ns_ == 0) unsettled_ns_ = now_ns;
-  // The pages are read often while a holder answers. One that is silent for a second may stay so for long.
+  // The pages are read often at first. A holder that has not answered for a second may stay silent for long.
   const uint64_t waited = now_ns - unsettled_ns_;
   if (!settled) return next(waited < 1000 * kMs ? 10 : waited < 10000 * kMs ? 100 : 500);
   if (lent) return next(50);

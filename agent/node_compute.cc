@@ -90,7 +90,7 @@ void Node::SetPressure(const std::map<CardState*, std::map<GroupId, Bytes>>& wor
 
 void Node::UpdateDemand(uint64_t now_ns) {
   for (auto& [uuid, card] : cards_) {
-    const bool tokens = card->arbiter.Demanded(now_ns);
+    const bool tokens = card->arbiter.NeedsTokens(now_ns);
     if (tokens == card->tokens) continue;
     card->tokens = tokens;
     if (tokens) {

@@ -32,9 +32,10 @@ bool Node::TakeEvent(TokenBucket EventSource::* bucket, const std::string& alloc
     ++source.left_out;
     return false;
   }
-  const uint64_t untold = source.left_out - source.left_out_told;
-  source.left_out_told = source.left_out;
-  if (untold > 0) AddEvent(allocation, "events left out", std::to_string(untold) + " events of this allocation");
+  const uint64_t unreported = source.left_out - source.left_out_reported;
+  source.left_out_reported = source.left_out;
+  if (unreported > 0)
+    AddEvent(allocation, "events left out", std::to_string(unreported) + " events of this allocation");
   return true;
 }
 

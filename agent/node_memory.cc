@@ -150,7 +150,7 @@ void Node::ProcessesRequest(Session& s, const sluice_processes& request) {
 
 void Node::NoteUse(Session& s, size_t gpu, const sluice_gpu_counters& counters, uint64_t now_ns) {
   s.allocation->leases[gpu].Observe(Member(s.id, gpu), Sum(counters.live_bytes, counters.unmanaged_bytes));
-  Session::Use& use = s.use[gpu];
+  Session::GpuTime& use = s.use[gpu];
   if (use.since_ns == 0) {
     use.since_ns = now_ns;
     use.spent_ns = counters.kernel_ns;

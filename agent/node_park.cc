@@ -79,7 +79,7 @@ void Node::BeginPark(Allocation& a, const std::string& reason, uint64_t now_ns) 
   a.park.state = Park::State::kParking;
   a.park.reason = reason;
   a.park.since_ns = now_ns;
-  a.park.put_off_told = false;
+  a.park.delay_reported = false;
   a.park.resident = 0;
   ++a.park.parks;
   for (const Session* s : Served(a)) {
@@ -121,7 +121,7 @@ void Node::ForgetPark(Allocation& a) {
 
 bool Node::Worked(Session& s, size_t gpu) {
   const sluice_gpu_counters c = Read(s, gpu);
-  Session::Parked& parked = s.parked[gpu];
+  Session::ParkedPage& parked = s.parked[gpu];
   if (parked.since == 0 || c.generation < parked.since) return false;
   const Bytes allocated = Sum(c.live_bytes, c.unmanaged_bytes);
   if (!std::exchange(parked.known, true)) {
@@ -158,9 +158,9 @@ void Node::UpdatePark(Allocation& a, uint64_t now_ns) {
     const ParkStatus now = StatusOfPark(a);
     AddFinding(a.spec.id, "parked",
                "by " + a.park.reason + ": " + settings::HumanBytes(a.park.resident) + " left the GPU in " +
-                   Seconds(took) + "; " + settings::HumanBytes(now.plain) + " of unmanaged memory and " +
+                   Seconds(took) + "; " + settings::HumanBytes(now.unmanaged) + " of unmanaged memory and " +
                    settings::HumanBytes(now.contexts) + " of contexts stay");
-  } else if (took > config_.reclaim_late_ms * kMs && !std::exchange(a.park.put_off_told, true)) {
+  } else if (took > config_.reclaim_late_ms * kMs && !std::exchange(a.park.delay_reported, true)) {
     AddFinding(a.spec.id, "park put off", StatusOfPark(a).waits);
   }
 }
@@ -181,7 +181,7 @@ void Node::ParkIdle(Allocation& a, uint64_t now_ns) {
   if (!holds) return;
   std::string error;
   const std::string reason = "park-after=" + settings::FormatDuration(a.effective.park_after_s.value_or(0));
-  if (a.removed || ParkNow(a.spec.id, reason, now_ns, &error) || std::exchange(a.park.refused_told, true)) return;
+  if (a.removed || ParkNow(a.spec.id, reason, now_ns, &error) || std::exchange(a.park.refusal_reported, true)) return;
   AddFinding(a.spec.id, "park put off", error);
 }
 
@@ -200,7 +200,7 @@ ParkStatus Node::StatusOfPark(const Allocation& a) const {
     for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
       const sluice_gpu_counters c = Read(*s, i);
       out.resident = Sum(out.resident, c.resident_bytes);
-      out.plain = Sum(out.plain, c.unmanaged_bytes);
+      out.unmanaged = Sum(out.unmanaged, c.unmanaged_bytes);
       out.contexts = Sum(out.contexts, s->contexts[i]);
       followed &= s->parked[i].known;
     }

@@ -7,8 +7,8 @@
 namespace sluice::agent {
 namespace {
 
-constexpr uint64_t kHeldToldNs = 2000 * kMs;  // an allocation that waits for so long is recorded
-constexpr uint64_t kGrantedNs = 1000 * kMs;   // one that got a token lately only waits for the next
+constexpr uint64_t kHeldReportNs = 2000 * kMs;  // an allocation that waits for so long is recorded
+constexpr uint64_t kGrantedNs = 1000 * kMs;     // one that got a token lately only waits for the next
 // The time over which a process's use of the link is measured.
 constexpr uint64_t kUseNs = 400 * kMs;
 
@@ -58,20 +58,20 @@ void Node::HoldOpportunistic(uint64_t now_ns) {
         a->sessions, [&](SessionId id) { return sessions_.at(id)->phase == Session::Phase::kServed; });
     const std::string held = served && !IsParked(*a) ? HeldBy(*a, now_ns) : "";
     if (held.empty()) {
-      if (std::exchange(a->held_told, false)) AddFinding(a->spec.id, "resumed", "launches run again");
+      if (std::exchange(a->held_reported, false)) AddFinding(a->spec.id, "resumed", "launches run again");
       a->held_ns = 0;
     } else if (a->held_ns == 0) {
       a->held_ns = now_ns;
     }
     a->held = held;
-    if (held.empty() || a->held_told || now_ns - a->held_ns < kHeldToldNs) continue;
-    a->held_told = true;
+    if (held.empty() || a->held_reported || now_ns - a->held_ns < kHeldReportNs) continue;
+    a->held_reported = true;
     AddFinding(a->spec.id, "held", held);
   }
 }
 
 void Node::CountLink(Session& s, size_t gpu, const sluice_gpu_counters& c) {
-  Session::Link& link = s.link[gpu];
+  Session::LinkUse& link = s.link[gpu];
   const uint64_t beat = s.page == nullptr ? 0 : Load(s.page->heartbeat_ns);
   const Bytes moved = Sum(Sum(c.fetched_bytes, c.evicted_bytes), c.fault_bytes);
   if (beat - link.beat_ns < kUseNs) return;

@@ -21,8 +21,8 @@ struct Node::Park {
   std::string reason, woken_by;
   uint64_t since_ns = 0;  // of the state; 0: never parked
   Bytes resident = 0;     // when it began
-  bool put_off_told = false;
-  bool refused_told = false;  // that park-after has no effect here
+  bool delay_reported = false;
+  bool refusal_reported = false;  // that park-after has no effect here
   uint64_t parks = 0, wakes = 0;
 };
 
@@ -44,7 +44,7 @@ struct Node::Allocation {
   std::vector<DayPeak> peaks;        // of the working set, one a GPU
   std::string held;                  // the reason why its launches wait; empty: they do not
   uint64_t held_ns = 0;              // since when; 0: it does not wait
-  bool held_told = false;
+  bool held_reported = false;
   Park park;
   uint64_t used_ns = 0;  // last time with a process, or when first seen; 0: no tick has seen it yet
   bool removed = false;
@@ -66,39 +66,39 @@ struct Node::Session {
   Phase phase = Phase::kConnected;
   uint64_t seq = 0;
   std::string command, version;
-  struct Sent {  // the ledgers' generations that the hook knows, and the wire's generation that carried each
+  struct SentGenerations {  // the ledgers' generations that the hook knows, and the wire's generation that carried each
     uint64_t card = 0, card_since = 0, host = 0, host_since = 0;
   };
   // One of each a GPU:
-  std::vector<Sent> sent;
+  std::vector<SentGenerations> sent;
   std::vector<uint64_t> kernel_ns;     // as last read
   std::vector<uint64_t> kernel_since;  // when it last changed
   std::vector<uint64_t> launches;      // as last read
   std::vector<Demand> demand;
   std::vector<uint64_t> overdue_since_ns;  // 0: nothing is overdue
-  struct Link {                            // of the GPU to the host
+  struct LinkUse {                         // of the GPU to the host
     uint64_t beat_ns = 0;                  // the page's heartbeat when it was last counted; 0: not yet
     Bytes moved = 0, per_s = 0, sent_per_s = 0;
   };
-  std::vector<Link> link;
+  std::vector<LinkUse> link;
   // Of the pages since the process follows the parked budget; less than before is not work.
-  struct Parked {
+  struct ParkedPage {
     uint64_t since = 0;  // the wire's generation that said so first; 0: not sent yet
     bool known = false;
     uint64_t launches = 0;
     Bytes allocated = 0;
   };
-  std::vector<Parked> parked;
+  std::vector<ParkedPage> parked;
   uint64_t admitted_ns = 0;
   std::vector<Bytes> contexts;   // of it, by NVML
   std::vector<Bytes> uncounted;  // held by NVML beyond a context and beyond the hook's counters
   std::vector<Bytes> deducted;   // of the budget, for these
-  struct Use {                   // GPU time of the last second
+  struct GpuTime {               // GPU time of the last second
     uint64_t since_ns = 0, spent_ns = 0;
     uint32_t millionths = 0;
   };
-  std::vector<Use> use;
-  bool tells_use = false;    // its hook counts the bytes that work uses: older ones do not
+  std::vector<GpuTime> use;
+  bool reports_use = false;  // its hook counts the bytes that work uses: older ones do not
   bool uses_tokens = false;  // its GPU time is charged by grants
   uint64_t notices = 0, notice_window_ns = 0;
   struct Evidence {

@@ -99,7 +99,7 @@ class Server : public Port {
   size_t max_descriptors_ = 0, descriptors_ = 0;  // the limit; held by all connections
   int spare_fd_ = -1;                             // closed for a moment to refuse a connection when descriptors run out
   bool send_posted_ = false;
-  uint64_t starved_told_ns_ = 0;
+  uint64_t starved_reported_ns_ = 0;
   bool settle_posted_ = false, tick_planned_ = false;
   uint64_t next_plan_ns_ = 0;  // no plan before then
   SessionId next_session_ = 1;

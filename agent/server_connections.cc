@@ -32,7 +32,7 @@ constexpr int kSendBytes = 8192;        // of a connection; the kernel doubles i
 constexpr uint64_t kPlanShare = 5;
 constexpr uint64_t kMaxCreditNs = 10'000'000;
 constexpr int kStarvedMs = 100;
-constexpr uint64_t kStarvedToldNs = 60'000'000'000;
+constexpr uint64_t kStarvedReportNs = 60'000'000'000;
 constexpr size_t kMaxWaiting = size_t{4} * SLUICE_MAX_GPUS;
 
 int MakePage(sluice_page** page) {
@@ -222,7 +222,7 @@ void Server::SettleSoon() {
   };
   const uint64_t now = MonotonicNs();
   if (now >= next_plan_ns_) {
-    loop_->Soon(settle);
+    loop_->RunNext(settle);
   } else {
     loop_->After(static_cast<int>((next_plan_ns_ - now) / 1000000) + 1, settle);
   }
@@ -306,8 +306,8 @@ void Server::WaitToSend(SessionId session, Connection& c) {
     if (connections_.contains(session)) Flush(session);
   });
   const uint64_t now = MonotonicNs();
-  if (starved_told_ns_ != 0 && now - starved_told_ns_ < kStarvedToldNs) return;
-  starved_told_ns_ = now;
+  if (starved_reported_ns_ != 0 && now - starved_reported_ns_ < kStarvedReportNs) return;
+  starved_reported_ns_ = now;
   node_->AddEvent("", "descriptors in flight",
                   "processes wait to attach: user " + std::to_string(geteuid()) +
                       " has sent more descriptors over sockets than a process may have open, and no one receives them");
@@ -362,7 +362,7 @@ void Server::SendWaiting(Connection& c) {
 
 void Server::SendSoon() {
   if (std::exchange(send_posted_, true)) return;
-  loop_->Soon([this] {
+  loop_->RunNext([this] {
     send_posted_ = false;
     node_->SendDue();
   });
@@ -373,7 +373,7 @@ void Server::Close(SessionId session) {
   if (it == connections_.end()) return;
   // Destroyed later: the caller may still use the connection. The peer still reads the frames in the socket.
   it->second.closing = true;
-  loop_->Soon([this, session] { Destroy(session); });
+  loop_->RunNext([this, session] { Destroy(session); });
 }
 
 void Server::Destroy(SessionId session) {

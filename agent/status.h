@@ -46,7 +46,7 @@ struct ProcessStatus {
 
 struct ParkStatus {
   std::string state, reason, woken_by, waits;  // as in proto/agent.proto
-  uint64_t since_ms = 0, resident = 0, plain = 0, contexts = 0, parks = 0, wakes = 0;
+  uint64_t since_ms = 0, resident = 0, unmanaged = 0, contexts = 0, parks = 0, wakes = 0;
 };
 
 struct AllocationStatus {

@@ -16,7 +16,7 @@ void Put(const ParkStatus& p, v1::ParkStatus* to) {
   to->set_reason(p.reason);
   to->set_since_ms(p.since_ms);
   to->set_resident_bytes(p.resident);
-  to->set_unmanaged_bytes(p.plain);
+  to->set_unmanaged_bytes(p.unmanaged);
   to->set_context_bytes(p.contexts);
   to->set_parks(p.parks);
   to->set_wakes(p.wakes);

@@ -58,16 +58,16 @@ void RestoreSignals() {
 
 // Whether the child says that it serves. False: it ended, or time is up.
 bool Serves(int out) {
-  std::string said;
+  std::string output;
   const auto end = std::chrono::steady_clock::now() + kStartLimit;
-  while (said.find("Starting to serve") == std::string::npos) {
+  while (output.find("Starting to serve") == std::string::npos) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     pollfd fd = {out, POLLIN, 0};
     if (left.count() <= 0 || (poll(&fd, 1, static_cast<int>(left.count())) < 0 && errno != EINTR)) return false;
     char buffer[512];
     const ssize_t n = fd.revents == 0 ? -1 : read(out, buffer, sizeof buffer);
     if (n == 0) return false;
-    if (n > 0) said.append(buffer, static_cast<size_t>(n));
+    if (n > 0) output.append(buffer, static_cast<size_t>(n));
   }
   return true;
 }

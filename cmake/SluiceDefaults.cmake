@@ -37,6 +37,8 @@ if(SLUICE_SANITIZE)
 endif()
 
 add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers)
+# GCC 12's <algorithm> calls a function of its own that it has deprecated (std::stable_sort). Clang says so at each use.
+add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-declarations>)
 # Paths relative to the source: reproducible objects, and ccache hits across clones.
 add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
 

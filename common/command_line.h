@@ -19,7 +19,7 @@
 namespace sluice {
 
 // The mistake in one line, without the program's name.
-inline std::string Mistake(const CLI::App& app, const std::string& program, const CLI::ParseError& error) {
+inline std::string UsageError(const CLI::App& app, const std::string& program, const CLI::ParseError& error) {
   const CLI::App* command = &app;
   std::string typed = program;
   while (!command->get_subcommands().empty()) {
@@ -76,7 +76,7 @@ inline std::optional<int> ReadCommandLine(CLI::App& app, const std::string& prog
     return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    std::fprintf(stderr, "%s: %s\n", program.c_str(), Mistake(app, program, error).c_str());
+    std::fprintf(stderr, "%s: %s\n", program.c_str(), UsageError(app, program, error).c_str());
     return 2;
   }
 }

@@ -55,7 +55,7 @@ class SnapshotPublisher {
     return std::exchange(*generation, generation_) != generation_;
   }
 
-  // What readers add to the snapshot has changed.
+  // Wakes the readers: data that they combine with the snapshot has changed.
   void Announce() {
     MutexLock lock(mutex_);
     ++generation_;

@@ -27,9 +27,8 @@ int BeginProgram(const char* name, const Config& config, const std::string& deta
 // destroy objects that a thread inside a hanging driver call still uses.
 int EndProgram(const absl::Status& status, bool stuck);
 
-// Drops the pages of code (common/startup_pages.h) and the free heap that the start needed, or the last calls, once
-// none has come for two seconds; while they come, once a minute. A node starts a pod in minutes, and these programs
-// only wait in between. One thread.
+// Gives memory back to the system: pages of code (common/startup_pages.h) and free heap. It does so two seconds after
+// the last call of kubelet, and once a minute while calls come, since these programs mostly wait. One thread.
 class IdleMemory {
  public:
   using Clock = std::chrono::steady_clock;

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """The checks of scripts/ find faults: each is run on a small repository with a fault of each kind, and without."""
 
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -30,23 +32,23 @@ class Checks(unittest.TestCase):
         path.write_text(textwrap.dedent(text))
 
     def run_check(self, *command):
-        said = subprocess.run(
+        output = subprocess.run(
             [sys.executable, self.root / "scripts" / command[0], *command[1:]],
             cwd=self.root,
             capture_output=True,
             text=True,
         )
-        return said.returncode, said.stdout + said.stderr
+        return output.returncode, output.stdout + output.stderr
 
     def finds(self, command, *texts):
-        status, said = self.run_check(*command)
-        self.assertEqual(status, 1, said)
+        status, output = self.run_check(*command)
+        self.assertEqual(status, 1, output)
         for text in texts:
-            self.assertIn(text, said)
+            self.assertIn(text, output)
 
     def passes(self, *command):
-        status, said = self.run_check(*command)
-        self.assertEqual(status, 0, said)
+        status, output = self.run_check(*command)
+        self.assertEqual(status, 0, output)
 
     def test_a_clean_tree_passes(self):
         self.write(
@@ -93,9 +95,9 @@ class Checks(unittest.TestCase):
     def test_a_wrong_rule_is_named(self):
         with (self.root / "scripts/vocabulary.txt").open("a") as rules:
             rules.write("code  (unclosed  => nothing\n")
-        status, said = self.run_check("vocabulary.py")
+        status, output = self.run_check("vocabulary.py")
         self.assertEqual(status, 1)
-        self.assertRegex(said, r"vocabulary.txt:\d+: .*a rule is WHERE")
+        self.assertRegex(output, r"vocabulary.txt:\d+: .*a rule is WHERE")
 
     def test_headless_clauses(self):
         clauses = "// What leaves is chosen by who needs it.\nint a;\n// Of what it names, some is there.\nint b;\n"
@@ -104,6 +106,10 @@ class Checks(unittest.TestCase):
         self.finds(["prose.py", "--list", "kube"], "kube/a.cc:1: headless", "kube/a.cc:3: headless")
         self.write("kube/a.cc", "// What is a chunk? The unit of residency.\nint a;\n")
         self.passes("prose.py")
+
+    def test_headless_clauses_of_tests(self):
+        self.write("test/unit/a.cc", "// It evicts what it needs.\nint a;\n// It drops what is freed.\nint b;\n")
+        self.finds(["prose.py"], "test: 2 headless clauses")
 
     def test_headless_clauses_that_are_objects(self):
         objects = "// It drops what nobody needs.\nint a;\n// `Size` holds what the card has.\nint b;\n"
@@ -143,6 +149,10 @@ class Checks(unittest.TestCase):
     def test_links(self):
         self.write("a.md", "# One\n\n[gone](b.md) [no heading](#two) [fine](#one) [web](https://example.com/x)\n")
         self.finds(["links.py"], "a.md:3: b.md: no such file", "a.md:3: #two", "2 broken")
+
+    def test_tables(self):
+        self.write("a.md", "| a | b |\n|---|---|\n| `x \\| y` | 1 |\n\n| 2 | 3 |\n\n| c | d |\n|:--|--:|\n| 4 |\n")
+        self.finds(["links.py"], "a.md:5: a table without a line", "a.md:9: 1 cells in a table of 2", "2 broken")
 
     def test_structure(self):
         functions = "".join(f"  int F{i}(int a, std::function<void()> f) const;\n" for i in range(26))
@@ -186,6 +196,34 @@ class Checks(unittest.TestCase):
         self.write("agent/wrapper.h", 'class SLUICE_CAPABILITY("mutex") Lock {\n  std::mutex lock_;\n};\n')
         self.write("webhook/a.cc", "std::mutex a;\n")  # no hot path, no annotations
         self.passes("locks.py")
+
+    def test_each_script_answers_help(self):
+        """Also a script that would install or build: it must read env.sh before anything else."""
+        env = re.compile(r"#!/usr/bin/env bash\n(#.*\n)+set -e.*\n(cd .*\n)?\. scripts/env\.sh\n")
+        for path in sorted(p for p in SCRIPTS.iterdir() if p.is_file() and os.access(p, os.X_OK)):
+            text = path.read_text()
+            with self.subTest(path.name):
+                if text.startswith("#!/usr/bin/env bash"):
+                    self.assertTrue(env.match(text), "its head, `set -e`, `cd`, and env.sh are the first lines")
+                output = subprocess.run(
+                    [path.name, "--help"], executable=path, cwd="/", capture_output=True, text=True, timeout=60
+                )
+                self.assertEqual((output.returncode, output.stderr), (0, ""))
+                if path.suffix == "":
+                    self.assertIn(f"scripts/{path.name}", output.stdout)
+        for name in ("lines.py", "links.py", "prose.py", "rules.py", "structure.py", "vocabulary.py"):
+            with self.subTest(name):
+                self.assertIn(name, subprocess.check_output([sys.executable, SCRIPTS / name, "--help"], text=True))
+
+    def test_each_nightly_part_has_a_place(self):
+        """In the script, in the workflow, and in the page of the last results."""
+        top = SCRIPTS.parent
+        parts = re.search(r"^all=\((.*)\)", (SCRIPTS / "nightly").read_text(), re.M).group(1).split()
+        workflow = (top / ".github/workflows/nightly.yml").read_text()
+        self.assertEqual(re.search(r"part: \[(.*)\]", workflow).group(1).split(", "), parts)
+        page = (top / "docs/lab/nightly.md").read_text()
+        for pattern in (r"^- `(\w+)`: ", r"^\| (\w+) \| (?!date)"):
+            self.assertEqual(sorted(re.findall(pattern, page, re.M)), sorted(parts))
 
     def test_the_api_page(self):
         for name in ("agent.proto", "sluice/wire.h"):

@@ -7,3 +7,11 @@ SLUICE_ZIG=$SLUICE_CACHE/python-build/bin/zig
 export SLUICE_ZIG
 say() { printf '\033[1m== %s\033[0m\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# A script answers --help with its head: the comment in front of its first command.
+case ${1:-} in
+  -h | --help)
+    for head in "$0" "${OLDPWD:-.}/$0"; do
+      [ ! -f "$head" ] || [[ $(head -c 2 "$head") != '#!' ]] || { sed -n '2,/^[^#]/ { /^#/! q; s/^# \{0,1\}//; p }' "$head"; exit 0; }
+    done ;;
+esac

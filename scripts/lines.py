@@ -38,7 +38,7 @@ def glossary(text):
 
 
 def pages(paths):
-    """What is wrong with the documents, a line each."""
+    """The faults of the documents, a line each."""
     for path in paths:
         text = source_text.read(path)
         count = len(text.splitlines())
@@ -75,4 +75,4 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(source_text.arguments()))

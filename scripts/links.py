@@ -1,6 +1,7 @@
-"""Broken links in Markdown: links.py [FILE...]
+"""Broken links and tables in Markdown: links.py [FILE...]
 
-Looks up files and headings of this repository. Links to other sites are not followed.
+Looks up files and headings of this repository. Links to other sites are not followed. A table begins with a head and a
+line of dashes, and its rows have as many cells as the head.
 """
 
 import pathlib
@@ -39,12 +40,29 @@ def anchors(path, known):
     return known[path]
 
 
+def broken_rows(text):
+    """(line, fault) of each row that a reader does not see as a row of a table. `text`: without code."""
+    for table in re.finditer(r"(?m)(?:^\|.*(?:\n|\Z))+", text):
+        first = text.count("\n", 0, table.start()) + 1
+        rows = table.group().splitlines()
+        if len(rows) < 2 or not re.fullmatch(r"\|(\s*:?-+:?\s*\|)+\s*", rows[1]):
+            yield first, "a table without a line of dashes below its head"
+            continue
+        counts = [len(re.findall(r"(?<!\\)\|", row)) - 1 for row in rows]
+        for number, count in enumerate(counts, first):
+            if count != counts[0]:
+                yield number, f"{count} cells in a table of {counts[0]} columns"
+
+
 def main(arguments):
     paths = [pathlib.Path(place) for place in arguments] or source_text.tracked("*.md")
     known, links, wrong = {}, 0, 0
     for path in paths:
         here = (source_text.ROOT / path).resolve()
         text = without_code(source_text.read(path))
+        for line, fault in broken_rows(text):
+            wrong += 1
+            print(f"{path}:{line}: {fault}")
         for match in LINK.finditer(text):
             target = match.group(1) or match.group(2)
             if re.match(r"[a-z][a-z0-9+.-]*:", target):
@@ -64,4 +82,4 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(source_text.arguments()))

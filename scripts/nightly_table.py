@@ -1,8 +1,10 @@
 """Writes one row of docs/lab/nightly.md: nightly_table.py PART DATE COMMIT RESULT DURATION SCOPE DETAILS
 
-The table has one row a part, the last run. Earlier results are in the history of the file.
+The table has one row a part, the last run. A part of the list that was never recorded has a row that says so. Earlier
+results are in the history of the file.
 """
 
+import re
 import sys
 
 import source_text
@@ -35,6 +37,8 @@ def main(row):
         lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
         rows = {line.split("|")[1].strip(): line for line in lines[1:]}
     rows[cells[0]] = "| " + " | ".join(cells) + " |"
+    for part in re.findall(r"^- `(\w+)`: ", HEAD, re.M):
+        rows.setdefault(part, f"| {part} | - | - | no result yet | - | - | - |")
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text(HEAD + "\n".join(rows[part] for part in sorted(rows)) + "\n")
 

@@ -235,7 +235,16 @@ def markdown_blocks(whole):
         yield begin, prose[begin:last]
 
 
+def arguments():
+    """The program's arguments; with --help it prints the text at its head, and ends."""
+    if sys.argv[1:2] in (["-h"], ["--help"]):
+        print(sys.modules["__main__"].__doc__.strip())
+        sys.exit(0)
+    return sys.argv[1:]
+
+
 if __name__ == "__main__":
+    wanted = arguments()
     for name in tracked():
-        if language(name) in sys.argv[1:]:
+        if language(name) in wanted:
             print(name)

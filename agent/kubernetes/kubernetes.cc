@@ -93,7 +93,7 @@ bool Kubernetes::Start(std::string* error) {
   api_ = *api;
   outbox_ = std::make_unique<Outbox>(*api, name_, [this, alive = alive_](const std::string& text) {
     loop_->Post([this, alive, text] {
-      if (*alive) Trouble("writing", text);
+      if (*alive) ReportState("writing", text);
     });
   });
   inotify_ = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
@@ -136,7 +136,7 @@ kube::WatchHandler Kubernetes::Handler() {
   };
   handler.state = [this, alive = alive_](bool up, const std::string& why) {
     loop_->Post([this, alive, up, why] {
-      if (*alive) Trouble("watching pods", up ? "" : why);
+      if (*alive) ReportState("watching pods", up ? "" : why);
     });
   };
   return handler;
@@ -189,8 +189,8 @@ Attestation::PodName Kubernetes::NameOf(const std::string& uid) const {
   return other == others_.end() ? Attestation::PodName{} : other->second;
 }
 
-void Kubernetes::Trouble(const char* about, const std::string& text) {
-  std::string& reported = troubles_[about];
+void Kubernetes::ReportState(const char* about, const std::string& text) {
+  std::string& reported = reported_states_[about];
   if (reported == text) return;
   reported = text;
   node_->AddEvent("", "api server", std::string(about) + (text.empty() ? ": works again" : ": " + text));
@@ -244,13 +244,13 @@ void Kubernetes::PublishSizes(const SizeGrants& before) {
     const std::string text = FormatGranted(containers);
     if (text != pod.granted_text) outbox_->AnnotatePod(pod.facts.name_space, pod.facts.name, uid, text);
     for (const auto& [name, grant] : containers) {
-      GrantedSize told{grant.units, grant.units};
-      if (const auto old = pod.granted.find(name); old != pod.granted.end()) told = old->second;
+      GrantedSize shown{grant.units, grant.units};
+      if (const auto old = pod.granted.find(name); old != pod.granted.end()) shown = old->second;
       const auto known = before.find(uid);
       if (known != before.end() && known->second.contains(name)) {
-        told = {known->second.at(name).percent, known->second.at(name).requested};
+        shown = {known->second.at(name).percent, known->second.at(name).requested};
       }
-      if (told.percent == grant.percent && told.requested == grant.requested) continue;
+      if (shown.percent == grant.percent && shown.requested == grant.requested) continue;
       const ResizeText answer = DescribeGrant(name, grant);
       outbox_->WriteEvent(SubjectOf(pod, name),
                           {answer.waits, answer.waits ? "SluiceResizeWaits" : "SluiceResized", answer.message});
@@ -279,7 +279,7 @@ void Kubernetes::ReadCheckpoint() {
   if (stamp == checkpoint_stamp_) return;
   checkpoint_stamp_ = stamp;
   auto given = stamp.empty() ? GivenOut{} : deviceplugin::ReadCheckpoint(folder);
-  Trouble("kubelet's checkpoint", given.ok() ? "" : std::string(given.status().message()));
+  ReportState("kubelet's checkpoint", given.ok() ? "" : std::string(given.status().message()));
   if (!given.ok()) return;  // the last readable checkpoint stays in force
   given_ = *std::move(given);
   holders_.clear();
@@ -350,7 +350,7 @@ void Kubernetes::WriteReservations(const std::map<std::string, CardUse>& uses) {
   out << text;
   out.close();
   const bool ok = out.good() && rename(temporary.c_str(), path.c_str()) == 0;
-  Trouble("reservations", ok ? "" : path + " cannot be written");
+  ReportState("reservations", ok ? "" : path + " cannot be written");
   if (ok) reservations_ = std::move(text);
 }
 

@@ -46,7 +46,7 @@ class Kubernetes {
   kube::WatchHandler Handler();
   void Replaced(Pods pods);  // all of the node
   void Changed(bool gone, PodRecord pod);
-  void Trouble(const char* about, const std::string& text);
+  void ReportState(const char* about, const std::string& text);
   void ReconcilePeriodically();
   void ReconcileSoon();  // in a moment: causes come in batches
   void Reconcile();
@@ -79,9 +79,9 @@ class Kubernetes {
   PluginCards plugin_;
   std::string offer_problem_;
   std::string checkpoint_stamp_, plugin_stamp_, reservations_, annotation_;
-  std::map<std::string, std::string> troubles_, refused_;   // reported already: by subject, by the pod's uid
-  std::set<std::string> deleted_;                           // the pods' uids
-  std::vector<std::pair<std::string, EventText>> unnamed_;  // of allocations whose pod is not known yet
+  std::map<std::string, std::string> reported_states_, refused_;  // reported already: by subject, by the pod's uid
+  std::set<std::string> deleted_;                                 // the pods' uids
+  std::vector<std::pair<std::string, EventText>> unnamed_;        // of allocations whose pod is not known yet
   int inotify_ = -1;
   uint64_t last_order_ = 0;  // PodRecord::order
   bool soon_ = false;

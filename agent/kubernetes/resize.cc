@@ -220,19 +220,19 @@ class Granter {
     }
     for (auto& [name, grant] : all) {
       const SizeGrant* old = Before(uid, name);
-      const auto told = pod.granted.find(name);
+      const auto shown = pod.granted.find(name);
       Wish wish = WishOf(pod, name, grant.units, smallest[name]);
       if (!pod.errors.empty()) {  // a wrong annotation changes nothing
-        wish = {old != nullptr              ? old->requested
-                : told != pod.granted.end() ? told->second.requested
-                                            : grant.units,
+        wish = {old != nullptr               ? old->requested
+                : shown != pod.granted.end() ? shown->second.requested
+                                             : grant.units,
                 false};
       }
-      if (!wish.differs && old == nullptr && told == pod.granted.end()) continue;
+      if (!wish.differs && old == nullptr && shown == pod.granted.end()) continue;
       grant.requested = wish.percent;
       grant.percent = std::min({wish.percent, grant.units, static_cast<uint32_t>(kWhole)});
       grant.turn = old != nullptr ? old->turn : 0;
-      const uint32_t kept = old != nullptr ? old->percent : told != pod.granted.end() ? told->second.percent : 0;
+      const uint32_t kept = old != nullptr ? old->percent : shown != pod.granted.end() ? shown->second.percent : 0;
       kept_[&(grants_[uid][name] = std::move(grant))] = kept;
     }
   }

@@ -55,7 +55,7 @@ httplib::Server::Handler Route(HttpHandler handler) {
 
 class HttpDispatch::Router final : public httplib::Server {
  public:
-  std::string Handle(std::string_view request, bool is_cut, bool close, bool& closed) {
+  std::string Answer(std::string_view request, bool is_cut, bool close, bool& closed) {
     MemoryStream stream(request);
     closed = close;
     process_request(stream, close, closed, [is_cut](httplib::Request& r) {
@@ -78,8 +78,8 @@ void HttpDispatch::Post(const std::string& path, HttpHandler handler) {
   router_->Post(path, Route(std::move(handler)));
 }
 
-std::string HttpDispatch::Handle(std::string_view request, bool is_cut, bool close, bool& closed) {
-  return router_->Handle(request, is_cut, close, closed);
+std::string HttpDispatch::Answer(std::string_view request, bool is_cut, bool close, bool& closed) {
+  return router_->Answer(request, is_cut, close, closed);
 }
 
 std::string ErrorReply(int status, std::string_view reason, bool close) {

@@ -25,7 +25,7 @@ class HttpDispatch {
 
   // Thread-safe. `is_cut`: the body is without its end; `close`: this is the client's last request; `closed`: the
   // connection must end after the reply.
-  std::string Handle(std::string_view request, bool is_cut, bool close, bool& closed);
+  std::string Answer(std::string_view request, bool is_cut, bool close, bool& closed);
 
  private:
   class Router;

@@ -63,7 +63,7 @@ void WorkerPool::Run() {
       finished.reply = ErrorReply(503, "the request waited too long", job.close);
       if (options_.on_refused) options_.on_refused("queue-timeout");
     } else {
-      finished.reply = dispatch_.Handle(job.request, job.is_cut, job.close, finished.close);
+      finished.reply = dispatch_.Answer(job.request, job.is_cut, job.close, finished.close);
     }
     {
       const std::lock_guard lock(mutex_);

@@ -15,7 +15,7 @@ namespace sluice::deviceplugin {
 struct AccessFacts {
   std::string setting;              // auto, nvidia-cdi, nvidia-runtime, own
   std::set<std::string> cdi_names;  // "<kind>=<device>" of every spec that is not ours
-  std::string nvidia_runtime;       // what shows that NVIDIA's runtime serves containers; empty: nothing does
+  std::string nvidia_runtime;       // the evidence that NVIDIA's runtime serves containers; empty: none
   std::string driver_root, device_root;
   bool has_libcuda = false;       // under driver_root
   bool has_control_node = false;  // nvidiactl under device_root
@@ -27,8 +27,8 @@ struct AccessChoice {
   std::string problem;  // why no card can be given; empty: CardAccessProblem decides for each
 };
 
-// A setting is followed. auto takes the first that gives containers a libcuda: NVIDIA's CDI specs that name cards by
-// UUID, NVIDIA's runtime, our own specs.
+// The setting decides, unless it is auto. Then the first way that gives containers a libcuda is taken: NVIDIA's CDI
+// specs that name cards by UUID, NVIDIA's runtime, our own specs.
 AccessChoice ChooseAccess(const AccessFacts& facts, const std::vector<Card>& cards);
 
 // Why a container with this card would start without the driver: a sentence with a fix. Empty: it would not.

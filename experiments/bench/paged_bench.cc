@@ -1,14 +1,18 @@
 // Decode steps of an inference server on the simulated GPU: each layer names its weights and its whole paged cache, and
 // touches the pages of the sequences that run. Prints virtual microseconds a step: the mean of the first 50 steps, the
 // median of those behind the first two seconds, and the share of these that took over five times the median.
-//   paged_bench NAME [WEIGHTS_MIB CACHE_MIB SECONDS LAYERS]
+//   paged_bench NAME [WEIGHTS_MIB CACHE_MIB SECONDS LAYERS BUFFER_MIB]
 // NAME is PAGES-LAYOUT-LAUNCH:
 //   PAGES: first (the first twelfth of each layer's cache), strewn (half of its pages of 64 KiB, at random), churn (one
-//     page more in each step; each 20 steps one of 16 sequences ends and another begins)
+//     page more in each step; each 20 steps one of 16 sequences ends and another begins), slots (16 slots of equal size
+//     in each layer's cache, as llama.cpp has; four run, in a tenth of their slots; each 20 steps one ends, and a prompt
+//     begins in the slot that was idle the longest: launches one by one, and another graph)
 //   LAYOUT: layers (an allocation for each layer's cache), block (one allocation, which the layers divide)
-//   LAUNCH: graph (a step is one CUDA graph), eager (launches one by one, with a framework's pauses between them)
+//   LAUNCH: graph (a step is one CUDA graph), eager (launches one by one, with a framework's pauses between them), mixed
+//     (graphs for 200 steps, then launches one by one, as llama.cpp with one request and then several)
 // The last figure is a digest of the first 64 steps' results, to be compared with a run without the hook.
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <string>
 
@@ -21,13 +25,15 @@ using simgpu_test::kMiB;
 using simgpu_test::Read;
 using simgpu_test::Update;
 
-constexpr uint64_t kPage = 64 << 10, kActivations = 2 * kMiB;
+constexpr uint64_t kPage = 64 << 10, kActivations = 2 * kMiB, kPromptActivations = 64 * kMiB;
 constexpr uint64_t kKernelNs = 17'000, kHostNs = 75'000;  // of a kernel; of the framework between two launches
 constexpr size_t kSequences = 16;
+constexpr uint64_t kGraphSteps = 200;
+constexpr uint64_t kSlotsInUse = 4, kStepsOfSlot = 20;
 
 struct Options {
   std::string pages, layout, launch;
-  uint64_t weights = 1600 * kMiB, cache = 4096 * kMiB, layers = 32;
+  uint64_t weights = 1600 * kMiB, cache = 4096 * kMiB, layers = 32, buffer = 2 * kMiB;
   double seconds = 6;
 };
 
@@ -38,7 +44,7 @@ class Server {
     OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel three params 8,8,8 ns 20000\n"));
     OK(cuModuleGetFunction(&three_, module, "three"));
     stream_ = card_.Stream();
-    activations_ = Take(kActivations);
+    activations_ = Take(options.buffer);
     const uint64_t layer_cache = options.cache / options.layers;
     pages_ = layer_cache / kPage;
     const CUdeviceptr all = options.layout == "block" ? Take(options.cache) : 0;
@@ -52,7 +58,8 @@ class Server {
 
   void Step() {
     if (options_.pages == "churn") Churn();
-    if (options_.launch == "graph") {
+    if (options_.pages == "slots" && step_++ % kStepsOfSlot == 0) NextSlot();
+    if (options_.launch == "graph" || (options_.launch == "mixed" && graph_steps_++ < kGraphSteps)) {
       if (!executable_) Capture();
       OK(cuGraphLaunch(executable_, stream_));
       simgpu_advance_host(100'000);
@@ -83,7 +90,7 @@ class Server {
     CUdeviceptr none = 0;
     void* params[] = {&a, &b, &none};
     OK(cuLaunchKernel(three_, shape, 1, 1, 1, 1, 1, 0, stream_, params, nullptr));
-    if (options_.launch != "graph") simgpu_advance_host(kHostNs);
+    if (!capturing_) simgpu_advance_host(kHostNs);
   }
   void Layers() {
     for (size_t i = 0; i < caches_.size(); ++i) {
@@ -102,9 +109,33 @@ class Server {
   void Capture() {
     CUgraph graph = nullptr;
     OK(cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED));
+    capturing_ = true;
     Layers();
+    capturing_ = false;
     OK(cuStreamEndCapture(stream_, &graph));
     OK(cuGraphInstantiate(&executable_, graph, 0));
+    OK(cuGraphDestroy(graph));
+  }
+  // A prompt fills a tenth of the next slot; the graph of the decode steps is made anew.
+  void NextSlot() {
+    const uint64_t slot_pages = pages_ / kSequences, used = std::max<uint64_t>(1, slot_pages / 10);
+    const uint64_t slot = prompts_++ % kSequences, buffer = std::min(options_.buffer, kPromptActivations);
+    for (size_t i = 0; i < caches_.size(); ++i) {
+      const uint64_t half = options_.weights / options_.layers / 2;
+      Launch(weights_[2 * i], activations_, {Read(weights_[2 * i], half), Update(activations_, buffer)}, 5,
+             SIMGPU_PRODUCT);
+      Launch(caches_[i], activations_,
+             {Read(activations_, buffer), Update(caches_[i] + slot * slot_pages * kPage, used * kPage)}, 6,
+             SIMGPU_ELEMENTWISE);
+      Launch(weights_[2 * i + 1], activations_, {Read(weights_[2 * i + 1], half), Update(activations_, buffer)},
+             7, SIMGPU_PRODUCT);
+    }
+    runs_.clear();
+    for (uint64_t i = prompts_ - std::min(prompts_, kSlotsInUse); i < prompts_; ++i)
+      runs_.emplace_back(i % kSequences * slot_pages, used);
+    newest_ = slot * slot_pages;
+    if (executable_) OK(cuGraphExecDestroy(executable_));
+    executable_ = nullptr;
   }
 
   void InitPages() {
@@ -113,7 +144,7 @@ class Server {
       for (uint64_t page = 0; page < pages_; ++page) used[page] = random_() % 2 != 0;
     } else if (options_.pages == "first") {
       std::fill_n(used.begin(), pages_ / 12, true);
-    } else {
+    } else if (options_.pages == "churn") {
       sequences_.resize(kSequences);
       for (size_t i = 0; i < kSequences; ++i) Begin(i);
     }
@@ -161,7 +192,8 @@ class Server {
   CUgraphExec executable_ = nullptr;
   CUdeviceptr activations_ = 0;
   std::vector<CUdeviceptr> weights_, caches_;
-  uint64_t taken_ = 0, pages_ = 0, newest_ = 0, step_ = 0, next_page_ = 0, ended_ = 0;
+  uint64_t taken_ = 0, pages_ = 0, newest_ = 0, step_ = 0, next_page_ = 0, ended_ = 0, prompts_ = 0, graph_steps_ = 0;
+  bool capturing_ = false;
   std::vector<std::vector<uint64_t>> sequences_;
   std::vector<std::pair<uint64_t, uint64_t>> runs_;  // first page and number, of the pages in use
   std::mt19937_64 random_{11};
@@ -178,13 +210,14 @@ bool Parse(int argc, char** argv, Options* options) {
   if (argc > 3) options->cache = std::strtoull(argv[3], nullptr, 10) * kMiB;
   if (argc > 4) options->seconds = std::strtod(argv[4], nullptr);
   if (argc > 5) options->layers = std::strtoull(argv[5], nullptr, 10);
+  if (argc > 6) options->buffer = std::strtoull(argv[6], nullptr, 10) * kMiB;
   const auto is = [](const std::string& what, std::initializer_list<const char*> any) {
     return std::find(any.begin(), any.end(), what) != any.end();
   };
   // A graph's touches are those of its capture: its pages cannot change.
-  return is(options->pages, {"first", "strewn", "churn"}) && is(options->layout, {"layers", "block"}) &&
-         is(options->launch, {"graph", "eager"}) && !(options->pages == "churn" && options->launch == "graph") &&
-         options->layers != 0 && options->weights >= options->layers * 2 * kMiB &&
+  return is(options->pages, {"first", "strewn", "churn", "slots"}) && is(options->layout, {"layers", "block"}) &&
+         is(options->launch, {"graph", "eager", "mixed"}) && !(options->pages == "churn" && options->launch != "eager") &&
+         options->layers != 0 && options->buffer >= kActivations && options->weights >= options->layers * 2 * kMiB &&
          options->cache >= options->layers * 2 * kMiB;
 }
 
@@ -194,8 +227,8 @@ int main(int argc, char** argv) {
   Options options;
   if (!Parse(argc, argv, &options)) {
     std::fprintf(stderr,
-                 "usage: paged_bench first|strewn|churn-layers|block-graph|eager "
-                 "[WEIGHTS_MIB CACHE_MIB SECONDS LAYERS]\n");
+                 "usage: paged_bench first|strewn|churn|slots-layers|block-graph|eager|mixed "
+                 "[WEIGHTS_MIB CACHE_MIB SECONDS LAYERS BUFFER_MIB]\n");
     return 2;
   }
   OK(cuInit(0));
@@ -227,6 +260,11 @@ int main(int argc, char** argv) {
                settled.size());
   std::fprintf(stderr, "first steps, ms:");
   for (const double us : first) std::fprintf(stderr, " %.1f", us / 1e3);
+  std::fprintf(stderr, "\nmeans of 50 settled steps, ms:");
+  for (size_t i = 0; i + 50 <= settled.size(); i += 50) {
+    const auto from = settled.begin() + static_cast<std::ptrdiff_t>(i);
+    std::fprintf(stderr, " %.1f", std::accumulate(from, from + 50, 0.0) / 50e3);
+  }
   std::fprintf(stderr, "\n");
   double sum = 0;
   for (const double us : first) sum += us;

@@ -5,8 +5,8 @@
 
 Weights of 1.6 GiB, a cache of 4 GiB, a budget of 4 GiB. Virtual milliseconds a step: unhooked; hooked, the mean of the
 first 50 steps and the median of those behind the first two seconds, each with its ratio to unhooked. The last column is
-the share of settled steps that took over five times the median. --check: the rows compute what they compute unhooked,
-and those whose touched pages fit keep their goal.
+the share of settled steps that took over five times the median. --check: each row computes the result of the unhooked
+run, and those whose touched pages fit keep their goal.
 """
 
 import argparse

@@ -83,8 +83,8 @@ def case(kind):
             return "no answer"
 
     row = [kind]
-    if (said := line(20)) != "READY":
-        row += [""] * 5 + [said]
+    if (output := line(20)) != "READY":
+        row += [""] * 5 + [output]
     else:
         cuda = driver()
         row += [code_and_time(cuda, step, process.pid) for step in STEPS]

@@ -143,7 +143,7 @@ inline bool Live(CUdeviceptr p) {
   size_t size = 0;
   return cuMemGetAddressRange(&base, &size, p) == CUDA_SUCCESS && p < base + size;
 }
-// A block of `bytes` with a live block right behind it, or with none. `allocate` makes what cuMemFree ends.
+// A block of `bytes` with a live block right behind it, or with none. `allocate` makes memory that cuMemFree ends.
 inline CUdeviceptr Placed(bool neighbour, size_t bytes, const std::function<CUdeviceptr(size_t)>& allocate) {
   std::vector<CUdeviceptr> blocks;
   for (int i = 0; i < 32; ++i) {

@@ -118,13 +118,13 @@ class AgentClient {
   void Run();
   bool Connect();
   End Serve();
-  bool Handle(const sluice_frame& frame, int passed_fd, End* end);
+  bool HandleFrame(const sluice_frame& frame, int passed_fd, End* end);
   void AdoptPage(int fd);
   bool SendHello();
   bool Send(uint16_t type, const void* body, size_t bytes);
   bool SendLocked(uint16_t type, const void* body, size_t bytes) SLUICE_REQUIRES(mutex_);
   GpuLease* LeaseNamed(const char* uuid) SLUICE_REQUIRES(mutex_);
-  sluice_lease* Words(const GpuLease& lease) { return &page_->lease[lease.slot]; }
+  sluice_lease* SharedLease(const GpuLease& lease) { return &page_->lease[lease.slot]; }
   static bool Take(sluice_lease* words, uint64_t bytes);
   void FollowLease(const sluice_budget& budget);
   void AddGranted(GpuLease* lease, uint64_t granted_bytes) SLUICE_REQUIRES(mutex_);

@@ -89,13 +89,13 @@ AgentClient::End AgentClient::Serve() {
     }
     End end = End::kLost;
     const bool whole = n == static_cast<ssize_t>(sizeof(frame)) && (msg.msg_flags & MSG_TRUNC) == 0;
-    const bool go_on = whole && Handle(frame, passed, &end);
+    const bool go_on = whole && HandleFrame(frame, passed, &end);
     if (passed >= 0) close(passed);
     if (!go_on) return end;
   }
 }
 
-bool AgentClient::Handle(const sluice_frame& frame, int passed_fd, End* end) {
+bool AgentClient::HandleFrame(const sluice_frame& frame, int passed_fd, End* end) {
   const sluice_header& h = frame.h;
   if (h.magic != SLUICE_WIRE_MAGIC) return false;
   if (h.type == SLUICE_REFUSE || h.major != SLUICE_WIRE_MAJOR) {

@@ -39,21 +39,22 @@ bool AgentClient::Charge(int gpu, uint64_t bytes, int wait_ms) {
   const Clock::time_point until = DeadlineAfter(wait_ms);
   MutexLock lock(mutex_);
   GpuLease& lease = leases_[gpu];
-  for (int requests = 0; lease.leased && !Take(Words(lease), bytes); ++requests) {
+  for (int requests = 0; lease.leased && !Take(SharedLease(lease), bytes); ++requests) {
     if (wait_ms <= 0 || requests == kMaxRequests || bytes > INT64_MAX) return false;
-    const int64_t headroom = __atomic_load_n(&Words(lease)->headroom_bytes, __ATOMIC_RELAXED);
+    const int64_t headroom = __atomic_load_n(&SharedLease(lease)->headroom_bytes, __ATOMIC_RELAXED);
     const uint64_t missing = bytes - static_cast<uint64_t>(headroom);  // wraps to the sum where it is negative
-    const uint64_t granted = Words(lease)->granted_bytes;
+    const uint64_t granted = SharedLease(lease)->granted_bytes;
     const uint64_t id = static_cast<int64_t>(missing) > 0 ? AskLocked(&lease, missing) : 0;
     if (id == 0 && static_cast<int64_t>(missing) > 0) return false;
     if (id != 0 && !AwaitLocked(lease.answered, id, until)) return false;
-    if (id != 0 && lease.leased && Words(lease)->granted_bytes == granted) {  // refused; or others have freed meanwhile
-      if (Take(Words(lease), bytes)) break;
+    if (id != 0 && lease.leased &&
+        SharedLease(lease)->granted_bytes == granted) {  // refused; or others have freed meanwhile
+      if (Take(SharedLease(lease), bytes)) break;
       return false;
     }
   }
   lease.charged += bytes;
-  if (lease.leased) __atomic_store_n(&Words(lease)->charged_bytes, lease.charged, __ATOMIC_RELAXED);
+  if (lease.leased) __atomic_store_n(&SharedLease(lease)->charged_bytes, lease.charged, __ATOMIC_RELAXED);
   return true;
 }
 
@@ -63,8 +64,8 @@ void AgentClient::Recharge(int gpu, int64_t change) {
   GpuLease& lease = leases_[gpu];
   lease.charged += static_cast<uint64_t>(change);
   if (!lease.leased) return;
-  __atomic_store_n(&Words(lease)->charged_bytes, lease.charged, __ATOMIC_RELAXED);
-  __atomic_sub_fetch(&Words(lease)->headroom_bytes, change, __ATOMIC_ACQ_REL);
+  __atomic_store_n(&SharedLease(lease)->charged_bytes, lease.charged, __ATOMIC_RELAXED);
+  __atomic_sub_fetch(&SharedLease(lease)->headroom_bytes, change, __ATOMIC_ACQ_REL);
 }
 
 AgentClient::ContainerMemory AgentClient::AskMemory(int gpu, bool even_if_alone, int wait_ms) {
@@ -125,14 +126,14 @@ void AgentClient::FollowLease(const sluice_budget& budget) {
   if (lease == nullptr) return;
   lease->processes = budget.processes;
   if (budget.leased == 0 || budget.lease_slot >= SLUICE_MAX_GPUS) {  // an older agent: each process by itself
-    if (lease->leased) *Words(*lease) = {};
+    if (lease->leased) *SharedLease(*lease) = {};
     lease->leased = false;
     return;
   }
   if (!lease->leased || lease->slot != budget.lease_slot) {
     lease->leased = true;
     lease->slot = budget.lease_slot;
-    sluice_lease* const words = Words(*lease);
+    sluice_lease* const words = SharedLease(*lease);
     *words = {};
     words->charged_bytes = lease->charged;
     words->headroom_bytes = -static_cast<int64_t>(lease->charged);  // allocated before there was an agent
@@ -141,7 +142,7 @@ void AgentClient::FollowLease(const sluice_budget& budget) {
 }
 
 void AgentClient::AddGranted(GpuLease* lease, uint64_t granted_bytes) {
-  sluice_lease* const words = Words(*lease);
+  sluice_lease* const words = SharedLease(*lease);
   if (!lease->leased || granted_bytes <= words->granted_bytes) return;
   const uint64_t more = granted_bytes - words->granted_bytes;
   __atomic_store_n(&words->granted_bytes, granted_bytes, __ATOMIC_RELAXED);

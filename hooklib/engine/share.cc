@@ -58,8 +58,8 @@ bool ShareOf(const char* uuid, std::uint64_t card_bytes, Share* share) {
     return true;
   }
   sluice_memory memory;
-  const bool is_told = g_view && g_view->Memory(uuid, &memory, &share->is_use_known);
-  if (is_told && (share->is_use_known || !InheritedDevices())) {
+  const bool has_memory = g_view && g_view->Memory(uuid, &memory, &share->is_use_known);
+  if (has_memory && (share->is_use_known || !InheritedDevices())) {
     share->total = memory.total_bytes;
     share->used = std::min(memory.used_bytes, memory.total_bytes);
     return memory.total_bytes != 0;

@@ -119,7 +119,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   PlannedLaunch launch{stream, id, can_queue};
   launch.capacity = launch.own_capacity = RoundDown(capacity_, kChunkBytes);
   SteadySets::Set* const steady =
-      hot_extents || seeks_probe_victim_ || names_launches_ ? nullptr : steady_sets_.Find(now_, stream, id, extents);
+      hot_extents || seeks_probe_victim_ || names_launches_ || touched_.explores() ? nullptr : steady_sets_.Find(now_, stream, id, extents);
   const bool is_steady = steady && IsSteady(*steady, launch) && reused_after_discard_.empty();
   size_t hot_chunks = 0;
   if (is_steady) {
@@ -156,7 +156,8 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
       repeating_predictor_ = &queues.predictor;
     } else {
       CatchUp();
-      queues.predictor.NoteLaunch(id, launch.set_hash, set_, now_, live_chunks_);
+      const bool is_wide = is_steady && SteadySets::IsWide(*steady);
+      queues.predictor.NoteLaunch(id, launch.set_hash, is_wide ? std::span<Chunk* const>() : set_, now_, live_chunks_);
     }
   }
   const bool discards = !freed_on_host_.empty() && can_queue && DiscardFreedOnHost(stream);

@@ -74,7 +74,7 @@ void ClaimState::KeepSlices(const std::unordered_set<std::string>& names) {
 
 void ClaimState::Count(const HeldCard& held, int sign) {
   Pool& pool = pools_[held.pool];
-  auto used = std::ranges::find(pool.used, held.device, &Used::device);
+  auto used = std::ranges::find(pool.used, held.device, &CardUsage::device);
   if (used == pool.used.end()) used = pool.used.insert(used, {.device = held.device});
   used->memory += sign * held.memory;
   used->compute += sign * held.compute;
@@ -158,8 +158,8 @@ std::vector<std::string> ClaimState::UnknownOf(const PodClaims& claims) const {
   return unknown;
 }
 
-std::optional<ClaimState::Wanted> ClaimState::WantedOf(const PodClaims& claims) const {
-  Wanted wanted;
+std::optional<ClaimState::OpenClaims> ClaimState::OpenClaimsOf(const PodClaims& claims) const {
+  OpenClaims open;
   for (const std::string& key : claims.keys) {
     const auto found = claims_.find(key);
     if (found == claims_.end()) return std::nullopt;
@@ -184,8 +184,8 @@ std::optional<ClaimState::Wanted> ClaimState::WantedOf(const PodClaims& claims) 
       ours.requests.push_back(std::move(request));
     }
     if (ours.requests.empty()) continue;
-    wanted.claims.push_back(std::move(ours));
-    wanted.keys.push_back(key);
+    open.claims.push_back(std::move(ours));
+    open.keys.push_back(key);
   }
   CardsClaim of_resources;
   for (const auto& [name, amount] : claims.other_resources) {
@@ -197,11 +197,11 @@ std::optional<ClaimState::Wanted> ClaimState::WantedOf(const PodClaims& claims) 
     if (is_ours) of_resources.requests.push_back({.name = name, .count = amount});
   }
   if (!of_resources.requests.empty()) {
-    wanted.claims.push_back(std::move(of_resources));
-    wanted.keys.emplace_back();
+    open.claims.push_back(std::move(of_resources));
+    open.keys.emplace_back();
   }
-  if (wanted.claims.empty()) return std::nullopt;
-  return wanted;
+  if (open.claims.empty()) return std::nullopt;
+  return open;
 }
 
 std::span<const ClaimCard> ClaimState::Pool::NewestCards() const {
@@ -223,7 +223,7 @@ void ClaimState::Refresh(Pool& pool) {
   pool.node.cards.clear();
   for (const ClaimCard& card : pool.Cards()) {
     CardRoom room{.memory = card.memory, .compute = card.compute};
-    if (const auto used = std::ranges::find(pool.used, card.name, &Used::device); used != pool.used.end()) {
+    if (const auto used = std::ranges::find(pool.used, card.name, &CardUsage::device); used != pool.used.end()) {
       Take(card, used->memory, used->compute, room);
     }
     pool.rooms.push_back(room);
@@ -279,7 +279,7 @@ void ClaimState::Record(const std::string& pod, const std::vector<HeldCard>& hel
 void ClaimState::Forget(const std::string& pod) {
   const auto found = expected_.find(pod);
   if (found == expected_.end()) return;
-  const Expected expected = std::move(found->second);
+  const ExpectedPod expected = std::move(found->second);
   expected_.erase(found);
   for (const auto& [key, held] : expected.held) Count(held, -1);
   Pool& pool = pools_[expected.node];
@@ -311,13 +311,13 @@ void ClaimState::ForgetOld() {
   for (const std::string& pod : old) Forget(pod);
 }
 
-void ClaimState::Expect(const PodFacts& pod, const std::string& node, const Wanted& wanted,
+void ClaimState::Expect(const PodFacts& pod, const std::string& node, const OpenClaims& open,
                         const std::vector<TakenCard>& taken) {
   if (pod.uid.empty()) return;
-  Expected expected{.node = node, .host = {.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib}, .at = now_()};
+  ExpectedPod expected{.node = node, .host = {.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib}, .at = now_()};
   Pool& pool = pools_[node];
   for (const TakenCard& one : taken) {
-    expected.held.emplace_back(wanted.keys[one.claim],
+    expected.held.emplace_back(open.keys[one.claim],
                                HeldCard{node, pool.Cards()[one.card].name, one.memory, one.compute});
   }
   for (const auto& [key, held] : expected.held) Count(held, +1);
@@ -338,11 +338,11 @@ std::vector<int> ClaimState::Prioritize(const PodFacts& pod, const PodClaims& cl
   }
   Forget(pod.uid);
   ForgetOld();
-  const auto wanted = WantedOf(claims);
-  if (!wanted) return {};
-  std::vector<const CardsClaim*> asked;
-  asked.reserve(wanted->claims.size());
-  for (const CardsClaim& claim : wanted->claims) asked.push_back(&claim);
+  const auto open = OpenClaimsOf(claims);
+  if (!open) return {};
+  std::vector<const CardsClaim*> requested;
+  requested.reserve(open->claims.size());
+  for (const CardsClaim& claim : open->claims) requested.push_back(&claim);
   RefreshPolicy();
   const Request host{.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib};
   std::vector<double> raw(nodes.size(), -std::numeric_limits<double>::infinity());
@@ -354,7 +354,7 @@ std::vector<int> ClaimState::Prioritize(const PodFacts& pod, const PodClaims& cl
     if (found == pools_.end() || !hosts[i].is_known) continue;
     Pool& pool = found->second;
     Refresh(pool);
-    auto taken = AllocateCards(pool.Cards(), pool.rooms, asked);
+    auto taken = AllocateCards(pool.Cards(), pool.rooms, requested);
     if (!taken || taken->empty()) continue;
     RefreshWorth(pool, hosts[i]);
     raw[i] = RateTaken(pool.node, pool.worth, host, pool.Cards(), pool.rooms, *taken, *policy_);
@@ -364,7 +364,7 @@ std::vector<int> ClaimState::Prioritize(const PodFacts& pod, const PodClaims& cl
     best_taken = *std::move(taken);
   }
   if (best_node.empty()) return {};
-  Expect(pod, best_node, *wanted, best_taken);
+  Expect(pod, best_node, *open, best_taken);
   return ScoresOf(raw);
 }
 

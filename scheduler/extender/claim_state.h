@@ -55,7 +55,7 @@ class ClaimState {
   // sluice's driver, or its cards are chosen already. A claim prefers another driver's alternative. Or the watches have
   // not shown all yet. Of alternatives a node is rated by the first that fits there, as the allocator takes it.
   // The pod is then expected on the best node, so that pods that come fast are not all told the same one. That ends
-  // when the watch shows its claims allocated, when it is asked about again, or after some seconds.
+  // when the watch shows its claims allocated, when the scheduler asks about it again, or after some seconds.
   std::vector<int> Prioritize(const PodFacts& pod, const PodClaims& claims, std::span<const std::string_view> nodes);
 
   // As ClusterState::RateHost, for nodes that offer GPUs through ResourceSlices; the others keep their entries of
@@ -70,15 +70,15 @@ class ClaimState {
     std::int64_t generation = 0;
     std::vector<ClaimCard> cards;
   };
-  struct Used {
+  struct CardUsage {
     TextHash device = 0;
     std::int64_t memory = 0, compute = 0;
     int claims = 0;
   };
   struct Pool {
-    std::vector<Slice> slices;  // by name, as the allocator goes through them
-    std::vector<Used> used;     // cards that claims hold; also of cards that no slice offers any more
-    Request expected;           // CPU and memory of pods that are expected here
+    std::vector<Slice> slices;    // by name, as the allocator goes through them
+    std::vector<CardUsage> used;  // cards that claims hold; also of cards that no slice offers any more
+    Request expected;             // CPU and memory of pods that are expected here
     // Made on demand, dropped on every change: the cards' room, and their worth to the policy of that number.
     std::vector<ClaimCard> merged;  // only where several slices have cards
     std::vector<CardRoom> rooms;
@@ -96,7 +96,7 @@ class ClaimState {
     std::vector<HeldCard> held;
     std::shared_ptr<const RequestedClaim> requested;
   };
-  struct Expected {
+  struct ExpectedPod {
     std::string node;
     Request host;
     std::vector<std::pair<std::string, HeldCard>> held;  // by the claim's key; "" for extended resources
@@ -116,12 +116,12 @@ class ClaimState {
   void RefreshWorth(Pool& pool, const HostRoom& host) SLUICE_REQUIRES(mutex_);
   bool IsOurs(const std::string& device_class) const SLUICE_REQUIRES(mutex_);
   // The pod's claims that have no card yet, with their keys. nullopt: no opinion.
-  struct Wanted {
+  struct OpenClaims {
     std::vector<CardsClaim> claims;
     std::vector<std::string> keys;
   };
-  std::optional<Wanted> WantedOf(const PodClaims& claims) const SLUICE_REQUIRES(mutex_);
-  void Expect(const PodFacts& pod, const std::string& node, const Wanted& wanted, const std::vector<TakenCard>& taken)
+  std::optional<OpenClaims> OpenClaimsOf(const PodClaims& claims) const SLUICE_REQUIRES(mutex_);
+  void Expect(const PodFacts& pod, const std::string& node, const OpenClaims& open, const std::vector<TakenCard>& taken)
       SLUICE_REQUIRES(mutex_);
   void Forget(const std::string& pod) SLUICE_REQUIRES(mutex_);
   void ForgetClaim(const ClaimFacts& claim) SLUICE_REQUIRES(mutex_);
@@ -138,7 +138,7 @@ class ClaimState {
   std::unordered_map<std::string, std::string> node_by_slice_ SLUICE_GUARDED_BY(mutex_);
   std::unordered_map<std::string, Claim> claims_ SLUICE_GUARDED_BY(mutex_);
   std::map<std::string, ClassFacts> classes_ SLUICE_GUARDED_BY(mutex_);
-  std::map<std::string, Expected> expected_ SLUICE_GUARDED_BY(mutex_);  // by the pod's uid
+  std::map<std::string, ExpectedPod> expected_ SLUICE_GUARDED_BY(mutex_);  // by the pod's uid
   std::shared_ptr<const PlacementPolicy> policy_ SLUICE_GUARDED_BY(mutex_);
   std::uint64_t policy_number_ SLUICE_GUARDED_BY(mutex_) = 0;
   bool slices_synced_ SLUICE_GUARDED_BY(mutex_) = false;

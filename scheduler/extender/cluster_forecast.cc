@@ -29,9 +29,9 @@ ContainerCards ClusterState::PlacementOf(const NodeEntry& entry, const PodFacts&
   return placement;
 }
 
-absl::StatusOr<ContainerCards> ClusterState::Foresee(const PodFacts& pod, const std::string& node,
-                                                     const std::set<std::string>& leaving,
-                                                     const std::vector<PodFacts>& expected) {
+absl::StatusOr<ContainerCards> ClusterState::PredictPlacement(const PodFacts& pod, const std::string& node,
+                                                              const std::set<std::string>& leaving,
+                                                              const std::vector<PodFacts>& expected) {
   const MutexLock lock(mutex_);
   const auto chains = ChainsOf(pod.containers);
   if (!chains.ok()) return chains.status();

@@ -77,8 +77,9 @@ class ClusterState {
   absl::StatusOr<ContainerCards> Reserve(const PodFacts& pod, const std::string& node);
   // The cards that the pod would get on this node once the pods of `leaving` (uids) have gone and those of `expected`
   // hold their placements. Reserves nothing. Error: the reason why it does not fit then either.
-  absl::StatusOr<ContainerCards> Foresee(const PodFacts& pod, const std::string& node,
-                                         const std::set<std::string>& leaving, const std::vector<PodFacts>& expected);
+  absl::StatusOr<ContainerCards> PredictPlacement(const PodFacts& pod, const std::string& node,
+                                                  const std::set<std::string>& leaving,
+                                                  const std::vector<PodFacts>& expected);
   void Release(const std::string& uid);
   void Report(const std::string& uid, Binding outcome);
   // kNone once the watch shows the pod bound.

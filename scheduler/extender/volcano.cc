@@ -120,7 +120,7 @@ absl::Status VolcanoCalls::Expect(const PodFacts& pod, const std::string& node) 
   for (const auto& [uid, other] : expected_) {
     if (uid != pod.uid) others.push_back(other);
   }
-  auto cards = extender_.cluster().Foresee(pod, node, leaving_, others);
+  auto cards = extender_.cluster().PredictPlacement(pod, node, leaving_, others);
   if (!cards.ok()) return cards.status();
   PodFacts& entry = expected_[pod.uid] = pod;
   entry.node = node;

@@ -14,7 +14,7 @@ struct ArrayRows {
 CUresult FindArray(CUarray array, ArrayRows* out);
 CUarray LevelOf(CUmipmappedArray array, unsigned level);  // null: no such level
 
-// What the driver says of a copy before it is queued.
+// The driver's answer to a copy before it is queued.
 CUresult CheckCopy3D(const CUDA_MEMCPY3D& p);
 
 // The memory that a texture or surface object reads or writes. False: no such object.

@@ -18,7 +18,7 @@ struct ThreadState {
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::map<CUcontext, CUstream> per_thread;  // CU_STREAM_PER_THREAD
   // simgpu_next_launch
-  bool told = false;
+  bool described = false;  // the next launch
   std::vector<Touch> touches;
   int64_t duration = 0;
   uint32_t flags = 0;
@@ -83,7 +83,7 @@ CUresult NoContext();  // the error of a call without a usable current context
 // The primary context of a green one, otherwise `c`.
 inline CUcontext OwnerOf(CUcontext c) { return c->parent != nullptr ? c->parent : c; }
 // The context's streams; a primary context's green contexts have theirs too.
-std::vector<CUcontext> Together(CUcontext c);
+std::vector<CUcontext> WithGreenContexts(CUcontext c);
 void WaitFor(Call& call, CUcontext c, const char* what);
 bool ValidEvent(CUevent e);
 CUstream NewStreamHandle(CUcontext c, unsigned flags, int priority, bool legacy);
@@ -122,7 +122,7 @@ bool IsDecompressCapable(const Allocation& a);
 void NotePrefetch(const PrefetchRange& range);  // for cuMemRangeGetAttribute
 
 // Launches.
-CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernelCall* told, Op** op,
+CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernelCall* described, Op** op,
                       SimKernelCall* call);
 SimKernelInfo* KernelInfo(CUfunction f);
 Op* CloneOp(const Op& op);
@@ -167,12 +167,12 @@ bool HasSymbol(const char* elf_name);  // in the simulated driver's version
 #define NEED_STREAM(handle)  \
   CUstream stream = nullptr; \
   if (const CUresult wrong = simgpu::ResolveStream((handle), kPerThread, &stream); wrong != CUDA_SUCCESS) return wrong
-// Of a call that queues work in the stream or waits for it.
+// For a call that queues work in the stream or waits for it.
 #define NEED_QUEUE(handle) \
   NEED_STREAM(handle);     \
   if (const CUresult refused = simgpu::RefuseImplicit(call, stream); refused != CUDA_SUCCESS) return refused
-// Of such a call that is unsafe as well: a capture of another stream may bar it. BEGIN comes before, not BEGIN_UNSAFE:
-// the driver looks at the legacy stream first (H200, driver 580).
+// The same for a call that a capture of another stream may bar (an unsafe call). It stands behind BEGIN, not behind
+// BEGIN_UNSAFE, since the driver checks the legacy stream first (H200, driver 580).
 #define NEED_UNSAFE_QUEUE(handle)                                                                     \
   NEED_QUEUE(handle);                                                                                 \
   if (!simgpu::TheDriver().captures.empty() && !simgpu::Capturing(stream)) {                          \

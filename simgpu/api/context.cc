@@ -29,14 +29,14 @@ CUstream NewStreamHandle(CUcontext c, unsigned flags, int priority, bool legacy)
   return s;
 }
 
-std::vector<CUcontext> Together(CUcontext c) {
+std::vector<CUcontext> WithGreenContexts(CUcontext c) {
   std::vector<CUcontext> all(c->greens.begin(), c->greens.end());
   all.push_back(c);
   return all;
 }
 
 void WaitFor(Call& call, CUcontext c, const char* what) {
-  for (CUcontext each : Together(c)) Sim().WaitContext(call.lock, each, each->card, what);
+  for (CUcontext each : WithGreenContexts(c)) Sim().WaitContext(call.lock, each, each->card, what);
 }
 
 void DestroyContext(Call& call, CUcontext c) {
@@ -279,7 +279,7 @@ CUresult cuCtxGetApiVersion(CUcontext c, unsigned int* version) {
 CUresult cuCtxSynchronize(void) {
   BEGIN_UNSAFE(Sim().profile().call_host_ns);
   NEED_CONTEXT();
-  NEED(!simgpu::AnyCaptures(simgpu::Together(context), call), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  NEED(!simgpu::AnyCaptures(simgpu::WithGreenContexts(context), call), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   Sim().CatchUp(call.lock);
   simgpu::WaitFor(call, context, "a context (cuCtxSynchronize)");
   return TheDriver().sticky;
@@ -289,7 +289,7 @@ CUresult cuCtxSynchronize_v2(CUcontext c) {
   BEGIN_UNSAFE(Sim().profile().call_host_ns);
   if (c == nullptr) c = simgpu::CurrentContext();
   NEED(c != nullptr && simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
-  NEED(!simgpu::AnyCaptures(simgpu::Together(c), call), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  NEED(!simgpu::AnyCaptures(simgpu::WithGreenContexts(c), call), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   Sim().CatchUp(call.lock);
   simgpu::WaitFor(call, c, "a context (cuCtxSynchronize)");
   return TheDriver().sticky;

@@ -31,25 +31,25 @@ std::set<CUexternalSemaphore>& Semaphores() {
   return *all;
 }
 
-Op* ValueOp(CUexternalSemaphore semaphore, bool is_wait, uint64_t said) {
+Op* ValueOp(CUexternalSemaphore semaphore, bool is_wait, uint64_t value) {
   Op* op = Sim().NewOp(is_wait ? OpKind::kWaitValue : OpKind::kWriteValue);
   op->value.address = reinterpret_cast<uint64_t>(&semaphore->value);
-  op->value.value = semaphore->is_timeline ? said : is_wait ? ++semaphore->waits : ++semaphore->signals;
+  op->value.value = semaphore->is_timeline ? value : is_wait ? ++semaphore->waits : ++semaphore->signals;
   op->value.wide = true;
   return op;
 }
 
 template <typename Parameters>
-CUresult Queue(simgpu::Call& call, CUstream stream, const CUexternalSemaphore* list, const Parameters* said,
+CUresult Queue(simgpu::Call& call, CUstream stream, const CUexternalSemaphore* list, const Parameters* parameters,
                unsigned count, bool is_wait) {
-  NEED_ARG(list != nullptr && said != nullptr && count != 0);
+  NEED_ARG(list != nullptr && parameters != nullptr && count != 0);
   for (unsigned i = 0; i < count; ++i) {
     NEED(Semaphores().count(list[i]) != 0, CUDA_ERROR_INVALID_HANDLE);
-    NEED_ARG(said[i].flags == 0);
+    NEED_ARG(parameters[i].flags == 0);
   }
   for (unsigned i = 0; i < count; ++i) {
     const CUresult r =
-        simgpu::Dispatch(call, stream, ValueOp(list[i], is_wait, said[i].params.fence.value),
+        simgpu::Dispatch(call, stream, ValueOp(list[i], is_wait, parameters[i].params.fence.value),
                          is_wait ? CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT : CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL);
     if (r != CUDA_SUCCESS) return r;
   }
@@ -57,15 +57,15 @@ CUresult Queue(simgpu::Call& call, CUstream stream, const CUexternalSemaphore* l
 }
 
 template <typename Parameters>
-CUresult AddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count, const Parameters* said,
+CUresult AddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count, const Parameters* parameters,
                  bool is_wait) {
-  NEED_ARG(out != nullptr && simgpu::ValidGraph(graph) && said != nullptr && said->numExtSems != 0);
-  for (unsigned i = 0; i < said->numExtSems; ++i)
-    NEED(Semaphores().count(said->extSemArray[i]) != 0, CUDA_ERROR_INVALID_HANDLE);
+  NEED_ARG(out != nullptr && simgpu::ValidGraph(graph) && parameters != nullptr && parameters->numExtSems != 0);
+  for (unsigned i = 0; i < parameters->numExtSems; ++i)
+    NEED(Semaphores().count(parameters->extSemArray[i]) != 0, CUDA_ERROR_INVALID_HANDLE);
   CUgraphNode n = simgpu::AddNode(
       graph, is_wait ? CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT : CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL, after, count);
-  for (unsigned i = 0; i < said->numExtSems; ++i) {
-    std::shared_ptr<Op> op(ValueOp(said->extSemArray[i], is_wait, said->paramsArray[i].params.fence.value));
+  for (unsigned i = 0; i < parameters->numExtSems; ++i) {
+    std::shared_ptr<Op> op(ValueOp(parameters->extSemArray[i], is_wait, parameters->paramsArray[i].params.fence.value));
     if (i == 0) {
       n->op = op;
     } else {
@@ -137,31 +137,31 @@ CUresult cuDestroyExternalSemaphore(CUexternalSemaphore semaphore) {
 }
 
 CUresult cuGraphAddExternalSemaphoresSignalNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
-                                                const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS* said) {
+                                                const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS* parameters) {
   BEGIN(2000);
-  return AddNode(out, graph, after, count, said, false);
+  return AddNode(out, graph, after, count, parameters, false);
 }
 CUresult cuGraphAddExternalSemaphoresWaitNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
-                                              const CUDA_EXT_SEM_WAIT_NODE_PARAMS* said) {
+                                              const CUDA_EXT_SEM_WAIT_NODE_PARAMS* parameters) {
   BEGIN(2000);
-  return AddNode(out, graph, after, count, said, true);
+  return AddNode(out, graph, after, count, parameters, true);
 }
 
 }  // extern "C"
 
 ENTRY(cuSignalExternalSemaphoresAsync, _ptsz,
-      (const CUexternalSemaphore* list, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* said, unsigned int count,
+      (const CUexternalSemaphore* list, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* parameters, unsigned int count,
        CUstream s),
-      (list, said, count, s)) {
+      (list, parameters, count, s)) {
   BEGIN(2000);
   NEED_STREAM(s);
-  return Queue(call, stream, list, said, count, false);
+  return Queue(call, stream, list, parameters, count, false);
 }
 ENTRY(cuWaitExternalSemaphoresAsync, _ptsz,
-      (const CUexternalSemaphore* list, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* said, unsigned int count,
+      (const CUexternalSemaphore* list, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* parameters, unsigned int count,
        CUstream s),
-      (list, said, count, s)) {
+      (list, parameters, count, s)) {
   BEGIN(2000);
   NEED_STREAM(s);
-  return Queue(call, stream, list, said, count, true);
+  return Queue(call, stream, list, parameters, count, true);
 }

@@ -8,7 +8,7 @@
 using simgpu::Sim;
 using simgpu::TheDriver;
 
-// The driver's descriptors have no end either. Equal ones are one.
+// Never destroyed: the driver has no call for that either. Equal descriptors share one object.
 struct CUdevResourceDesc_st {
   int card = 0;
   SimMultiprocessors multiprocessors;
@@ -312,13 +312,13 @@ CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent e) {
 CUresult cuCtxRecordEvent(CUcontext c, CUevent e) {
   BEGIN(Sim().profile().event_host_ns);
   NEED(simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
-  return simgpu::RecordContexts(call, simgpu::Together(c), e);
+  return simgpu::RecordContexts(call, simgpu::WithGreenContexts(c), e);
 }
 
 CUresult cuCtxWaitEvent(CUcontext c, CUevent e) {
   BEGIN(Sim().profile().event_host_ns);
   NEED(simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
-  return simgpu::WaitInContexts(call, simgpu::Together(c), e);
+  return simgpu::WaitInContexts(call, simgpu::WithGreenContexts(c), e);
 }
 
 }  // extern "C"

@@ -27,12 +27,12 @@ CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernel
   SimKernelInfo* info = KernelInfo(f);
   if (info == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   ThreadState& thread = ThisState();
-  const bool told = thread.told;
+  const bool described = thread.described;
   std::vector<uint8_t>& bytes = thread.parameters;
   bytes.clear();
   if (known != nullptr) {
     bytes = known->params;
-  } else if ((!told || copy != nullptr) && info->bytes != 0) {
+  } else if ((!described || copy != nullptr) && info->bytes != 0) {
     bytes.resize(info->bytes);
     if (params != nullptr) {
       for (size_t i = 0; i < info->sizes.size(); ++i) {
@@ -57,8 +57,8 @@ CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernel
   op->name = info->name.c_str();
   op->duration = info->duration;
   op->seed = info->seed;
-  if (told) {
-    thread.told = false;
+  if (described) {
+    thread.described = false;
     op->touches.swap(thread.touches);
     op->duration = thread.duration;
     op->must_be_resident = (thread.flags & SIMGPU_MUST_BE_RESIDENT) != 0;
@@ -123,7 +123,7 @@ CUresult Launch(simgpu::Call& call, CUfunction f, const Shape& shape, CUstream s
   NEED_ARG(static_cast<uint64_t>(shape.bx) * shape.by * shape.bz <= 1024);
   Op* op = nullptr;
   if (!simgpu::Capturing(stream)) {
-    const bool fails = simgpu::ThisState().told && (simgpu::ThisState().flags & SIMGPU_ILLEGAL_ADDRESS) != 0;
+    const bool fails = simgpu::ThisState().described && (simgpu::ThisState().flags & SIMGPU_ILLEGAL_ADDRESS) != 0;
     if (const CUresult r = simgpu::MakeKernelOp(f, params, extra, nullptr, &op, nullptr); r != CUDA_SUCCESS) return r;
     const CUresult r = simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_KERNEL);
     if (!fails || r != CUDA_SUCCESS) return r;

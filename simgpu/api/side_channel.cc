@@ -124,7 +124,7 @@ int simgpu_next_launch(const simgpu_touch* touches, size_t count, uint64_t durat
   }
   thread.duration = static_cast<int64_t>(duration_ns);
   thread.flags = flags;
-  thread.told = true;
+  thread.described = true;
   return 0;
 }
 

@@ -17,10 +17,10 @@ bool IsBarrier(CUstreamBatchMemOpType type) {
   return type == CU_STREAM_MEM_OP_BARRIER || type == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES;
 }
 
-CUresult MakeOp(const CUstreamBatchMemOpParams& said, Op** out) {
-  const bool is_wide = IsWide(said.operation), is_wait = IsWait(said.operation);
-  const CUdeviceptr at = said.waitValue.address;
-  NEED_ARG(is_wait || is_wide || said.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32);
+CUresult MakeOp(const CUstreamBatchMemOpParams& parameters, Op** out) {
+  const bool is_wide = IsWide(parameters.operation), is_wait = IsWait(parameters.operation);
+  const CUdeviceptr at = parameters.waitValue.address;
+  NEED_ARG(is_wait || is_wide || parameters.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32);
   NEED_ARG(at != 0 && at % (is_wide ? 8 : 4) == 0);
   NEED_ARG(simgpu::FindAllocation(at) != nullptr || simgpu::IsPinned(at));
   // Managed memory and that of pools is refused (H100, driver 580).
@@ -28,19 +28,19 @@ CUresult MakeOp(const CUstreamBatchMemOpParams& said, Op** out) {
   NEED_ARG(a == nullptr || (a->kind != simgpu::MemoryKind::kManaged && a->kind != simgpu::MemoryKind::kPool));
   Op* op = Sim().NewOp(is_wait ? OpKind::kWaitValue : OpKind::kWriteValue);
   op->value.address = at;
-  op->value.value = is_wide ? said.waitValue.value64 : said.waitValue.value;
-  op->value.flags = said.waitValue.flags;
+  op->value.value = is_wide ? parameters.waitValue.value64 : parameters.waitValue.value;
+  op->value.flags = parameters.waitValue.flags;
   op->value.wide = is_wide;
   *out = op;
   return CUDA_SUCCESS;
 }
 
-CUresult Queue(simgpu::Call& call, CUstream stream, const CUstreamBatchMemOpParams& said) {
+CUresult Queue(simgpu::Call& call, CUstream stream, const CUstreamBatchMemOpParams& parameters) {
   Op* op = nullptr;
-  if (const CUresult r = MakeOp(said, &op); r != CUDA_SUCCESS) return r;
+  if (const CUresult r = MakeOp(parameters, &op); r != CUDA_SUCCESS) return r;
   CUgraphNode node = nullptr;
   const CUresult r = simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &node);
-  if (node != nullptr) node->values = {said};
+  if (node != nullptr) node->values = {parameters};
   return r;
 }
 
@@ -69,12 +69,12 @@ CUresult SetValues(CUgraphNode n, const CUDA_BATCH_MEM_OP_NODE_PARAMS& p) {
   ENTRY(name, _ptsz, (CUstream s, CUdeviceptr p, type value, unsigned int flags), (s, p, value, flags)) { \
     BEGIN(2000);                                                                                          \
     NEED_STREAM(s);                                                                                       \
-    CUstreamBatchMemOpParams said{};                                                                      \
-    said.waitValue.operation = type_of_operation;                                                         \
-    said.waitValue.address = p;                                                                           \
-    said.waitValue.value64 = value;                                                                       \
-    said.waitValue.flags = flags;                                                                         \
-    return Queue(call, stream, said);                                                                     \
+    CUstreamBatchMemOpParams parameters{};                                                                \
+    parameters.waitValue.operation = type_of_operation;                                                   \
+    parameters.waitValue.address = p;                                                                     \
+    parameters.waitValue.value64 = value;                                                                 \
+    parameters.waitValue.flags = flags;                                                                   \
+    return Queue(call, stream, parameters);                                                               \
   }
 VALUE_ENTRY(cuStreamWaitValue32_v2, CU_STREAM_MEM_OP_WAIT_VALUE_32, cuuint32_t)
 VALUE_ENTRY(cuStreamWaitValue64_v2, CU_STREAM_MEM_OP_WAIT_VALUE_64, cuuint64_t)

@@ -24,7 +24,7 @@ done
 has simgpu-550 cuFuncGetParamInfo || fail "550 lacks cuFuncGetParamInfo"
 if has simgpu-535 cuFuncGetParamInfo; then fail "535 exports cuFuncGetParamInfo"; fi
 for f in simgpu-550 simgpu-535; do
-  # The program was linked against 580's names, lazily: these cases use only what exists everywhere.
+  # The program was linked against 580's names, lazily: these cases use only names that exist everywhere.
   LD_LIBRARY_PATH="$lib/$f" "$contract" "bytes come back*,wrong arguments*,host functions*,a captured graph*" >/dev/null ||
     fail "the contract does not hold under $f"
 done

@@ -53,16 +53,16 @@ TEST_CASE("a limit and memory pressure demand tokens while a client has work") {
   Arbiter arbiter({});
   const Nanos t = 100 * kSec;
   arbiter.SetClient(1, 500000, 1000000);
-  CHECK_FALSE(arbiter.Demanded(t));
+  CHECK_FALSE(arbiter.NeedsTokens(t));
   for (Nanos n = 0; n < 10 * kSec; n += 100 * kMs) arbiter.Observe(1, 100 * kMs, 50, true, t + n);
-  CHECK_FALSE(arbiter.Demanded(t + 10 * kSec));  // one client without a limit never needs tokens
+  CHECK_FALSE(arbiter.NeedsTokens(t + 10 * kSec));  // one client without a limit never needs tokens
   arbiter.SetClient(1, 500000, 800000);
-  CHECK(arbiter.Demanded(t + 10 * kSec));
-  CHECK_FALSE(arbiter.Demanded(t + 20 * kSec));  // without work no token is needed
+  CHECK(arbiter.NeedsTokens(t + 10 * kSec));
+  CHECK_FALSE(arbiter.NeedsTokens(t + 20 * kSec));  // without work no token is needed
   arbiter.SetClient(1, 500000, 1000000);
   arbiter.Observe(1, 100 * kMs, 50, true, t + 20 * kSec);
   arbiter.SetPressure(true, 50 * kMs);
-  CHECK(arbiter.Demanded(t + 20 * kSec));
+  CHECK(arbiter.NeedsTokens(t + 20 * kSec));
   CHECK(arbiter.QuantumOf(1) == 2 * kSec);  // a costly switch makes time slices longer,
   arbiter.SetPressure(true, kSec);
   CHECK(arbiter.QuantumOf(1) == 15 * kSec);  // up to the client's share of the window

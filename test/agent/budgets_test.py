@@ -77,7 +77,7 @@ def an_opportunistic_container_waits_for_lent_memory_and_says_so(a):
     wait_for("the owner's budget", lambda: owner.budget() > 7 * GIB)
     guest = a.hook(a.allocate("guest", 50, priority="opportunistic"))
     first = guest.expect("budget")
-    assert int(first[2]) == 0 and int(first[3]) == 4 * GIB and first[6] == "0", first  # its size is what queries report
+    assert int(first[2]) == 0 and int(first[3]) == 4 * GIB and first[6] == "0", first  # queries report its size
     assert first[-1] == "1", "it needs tokens though no one else does"
     assert owner.last()[-1] == "0", owner.last()
     guest.command(f"live {2 * GIB}")

@@ -35,13 +35,13 @@ def sluice_run_end_to_end(a):
         "-c",
         "echo $SLUICE_GPU_FRACTION,$SLUICE_GPU_MEMORY,$SLUICE_LOG_LEVEL; exec %s $SLUICE_SOCKET" % (HERE / "fake_hook"),
     ]
-    for flags, said, budget in (
+    for flags, output, budget in (
         ([], "0.25,,INFO", 2),
         (["--fraction", "0.5", "--log-level", "DEBUG"], "0.5,,DEBUG", 4),
         (["--memory", "1Gi"], ",1Gi,INFO", 1),
     ):
         out = a.cli("run", *flags, *say, env=shell).stdout.split("\n")
-        assert out[0] == said and any(
+        assert out[0] == output and any(
             line.startswith("budget") and line.split()[2] == str(budget * GIB) for line in out
         ), (
             flags,

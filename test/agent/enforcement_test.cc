@@ -33,7 +33,7 @@ class Gpu {
 
   void Run(Nanos until) {
     for (; now < kSec + until; now += kStep) {
-      const bool demanded = arbiter.Demanded(now);
+      const bool demanded = arbiter.NeedsTokens(now);
       tokens.push_back(demanded);
       since_ = demanded ? 0 : since_ + kStep;
       for (size_t i = 0; i < clients.size(); ++i) {

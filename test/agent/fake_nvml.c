@@ -109,7 +109,7 @@ nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t d, nvmlSetMemoryLimits_v1
   char procs[512];
   FILE* f = NULL;
   if (path == NULL) return NVML_ERROR_NOT_SUPPORTED;
-  /* The driver refuses what is no cgroup. */
+  /* The driver refuses a path that is no cgroup. */
   snprintf(procs, sizeof(procs), "%s/cgroup.procs", limits->nameSpace);
   f = fopen(procs, "r");
   if (f == NULL) return NVML_ERROR_INVALID_ARGUMENT;

@@ -92,8 +92,8 @@ class Test(Case):
         wait_for("the answer", lambda: granted() == {"percent": 90, "requested": 100, "memory": worth})
         wait_for("the node's annotation", lambda: self.cards()[1]["free"] == 0)
         self.assertEqual(grown(), {CARD % 1: 70})
-        said = self.kubectl("set", "greedy", "-n", "team", "gpu-fraction=0.5")  # in place of the bytes
-        self.assertEqual(said.returncode, 0, said.stderr)
+        output = self.kubectl("set", "greedy", "-n", "team", "gpu-fraction=0.5")  # in place of the bytes
+        self.assertEqual(output.returncode, 0, output.stderr)
         wait_for("half of it", guaranteed(50))
         wait_for("the answer", lambda: granted() == {"percent": 50, "requested": 50})
         self.assertIn("has 0.5 of GPU", wait_for("told", lambda: self.events("greedy", "SluiceResized"))[0]["message"])
@@ -194,7 +194,7 @@ class Test(Case):
             lambda: "may not change node n2" in self.as_agent("PATCH", "/api/v1/nodes/n2/status", mark)[1],
             30,
         )
-        for what, method, path, body, said in [
+        for what, method, path, body, output in [
             (
                 "another annotation",
                 "PATCH",
@@ -233,13 +233,13 @@ class Test(Case):
             with self.subTest(what):
                 code, told = self.as_agent(method, path, body)
                 self.assertIn(code, (403, 422), told)
-                self.assertIn(said, told)
+                self.assertIn(output, told)
         self.assertEqual(self.as_agent("PATCH", "/api/v1/nodes/n1/status", mark)[0], 200)  # its own node
 
     def test_8_kubectl_sluice(self):
-        said = self.kubectl("status", "-o", "json")
-        self.assertEqual(said.returncode, 0, said.stderr)
-        shown = json.loads(said.stdout)
+        output = self.kubectl("status", "-o", "json")
+        self.assertEqual(output.returncode, 0, output.stderr)
+        shown = json.loads(output.stdout)
         self.assertEqual([x["node"] for x in shown], ["n1"])
         named = next(a for a in shown[0]["status"]["allocations"] if a["pod"] == "named")
         self.assertEqual((named["namespace"], named["settings"], named["gpus"][0]["units"]), ("team", {}, 10))
@@ -265,8 +265,8 @@ class Test(Case):
             ("visible-memory=limit", "accepted: key=value"),
             ("nonsense", "accepted: key=value"),
         ):
-            said = self.kubectl("set", "named", "-n", "team", wrong)
-            self.assertEqual((said.returncode, why in said.stderr), (2, True), said.stderr)
+            output = self.kubectl("set", "named", "-n", "team", wrong)
+            self.assertEqual((output.returncode, why in output.stderr), (2, True), output.stderr)
         self.assertEqual(self.kubectl("set", "unknown", "-n", "team", "memory-factor=70").returncode, 1)
 
     def test_8a_another_pods_process_is_refused(self):
@@ -319,8 +319,8 @@ class Test(Case):
         token = self.make(f"/api/v1/namespaces/{SPACE}/serviceaccounts/scraper/token", ask)["status"]["token"]
         self.assertEqual(get("/metrics")[0], 401)
         self.assertEqual(get("/metrics", "wrong")[0], 401)
-        code, said = get("/metrics", token)
-        self.assertEqual((code, "may not get the non-resource URL /metrics" in said), (403, True), said)
+        code, output = get("/metrics", token)
+        self.assertEqual((code, "may not get the non-resource URL /metrics" in output), (403, True), output)
         self.make(
             "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
             {

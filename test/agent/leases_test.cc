@@ -137,7 +137,7 @@ TEST_CASE("a limit that falls takes unused bytes back, and one that rises gives 
   leases.SetLimit(2 * kGiB);
   CHECK(one.words.headroom_bytes == static_cast<int64_t>(kGiB));
   CHECK(one.words.taken_bytes == 2 * kGiB);
-  leases.SetLimit(kGiB / 2);  // below what is charged
+  leases.SetLimit(kGiB / 2);  // below the charged bytes
   CHECK(!one.Allocate(kMiB));
   CHECK(!two.Allocate(kMiB));
   leases.SetLimit(2 * kGiB);

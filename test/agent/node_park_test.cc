@@ -9,12 +9,12 @@ using namespace sluice::agent;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr uint64_t kMillisecond = 1'000'000;
-constexpr Bytes kPlain = 300ull << 20;
+constexpr Bytes kUnmanaged = 300ull << 20;
 
 struct ParkWorld : World {
   using World::World;
   // The process follows its newest budget, and launches nothing.
-  void Idle(SessionId s, Bytes live, Bytes plain = kPlain) {
+  void Idle(SessionId s, Bytes live, Bytes plain = kUnmanaged) {
     const sluice_budget* b = port.Budget(s);
     sluice_gpu_slot& c = pages[s].gpu[0];
     std::strcpy(c.uuid, "GPU-a");
@@ -27,7 +27,7 @@ struct ParkWorld : World {
     c.resident_bytes = std::min(live, b->budget_bytes > plain ? b->budget_bytes - plain : 0);
     pages[s].parked = b->parked;
   }
-  void Works(SessionId s, Bytes live, Bytes plain = kPlain) {
+  void Works(SessionId s, Bytes live, Bytes plain = kUnmanaged) {
     ++pages[s].gpu[0].launches;
     Idle(s, live, plain);
   }
@@ -96,7 +96,7 @@ TEST_CASE("a parked container lends all but its pinned bytes, and its launches n
   REQUIRE(w.port.Budget(1)->budget_bytes == 4 * kGiB);
   REQUIRE(w.port.Budget(1)->tokens == 0);
   REQUIRE(w.ParkIt("one"));
-  CHECK(w.port.Budget(1)->budget_bytes == kPlain);
+  CHECK(w.port.Budget(1)->budget_bytes == kUnmanaged);
   CHECK(w.port.Budget(1)->parked == 1);
   CHECK(w.port.Budget(1)->tokens == 1);
   CHECK(w.port.Budget(2)->parked == 0);
@@ -104,7 +104,7 @@ TEST_CASE("a parked container lends all but its pinned bytes, and its launches n
   CHECK(w.State("one") == "parking");
   w.Rest(10);
   CHECK(w.State("one") == "parked");
-  CHECK(w.Of("one").park.plain == kPlain);
+  CHECK(w.Of("one").park.unmanaged == kUnmanaged);
   CHECK(w.Of("one").park.resident == 0);
   CHECK(w.port.Budget(2)->budget_bytes >= 7 * kGiB);  // beyond the floor that an idle container keeps
   CHECK(w.Of("one").gpus[0].guaranteed == 4 * kGiB);  // memory queries see no change
@@ -258,7 +258,7 @@ TEST_CASE("all processes of a container are parked together, and one launch wake
   CHECK(w.State("one") == "parking");  // the second one has not followed yet
   rest(0);
   CHECK(w.State("one") == "parked");
-  CHECK(w.Of("one").park.plain == 2 * kPlain);
+  CHECK(w.Of("one").park.unmanaged == 2 * kUnmanaged);
   w.AskForToken(2);
   CHECK(w.port.Budget(1)->parked == 0);
   CHECK(w.port.Budget(2)->parked == 0);
@@ -320,7 +320,7 @@ TEST_CASE("a restarted agent finds its parked containers parked, unless they wor
   for (const SessionId s : {1, 2}) std::strcpy(w.pages[s].gpu[0].uuid, "GPU-a");
   w.pages[1].gpu[0].budget_bytes = 4 * kGiB;
   w.pages[1].gpu[0].live_bytes = 3 * kGiB;
-  w.pages[1].gpu[0].unmanaged_bytes = kPlain;
+  w.pages[1].gpu[0].unmanaged_bytes = kUnmanaged;
   w.pages[1].parked = worked ? 0 : 1;
   w.pages[2].gpu[0].budget_bytes = w.pages[2].gpu[0].live_bytes = w.pages[2].gpu[0].resident_bytes = 7 * kGiB;
   const sluice_frame pong = FrameOf(SLUICE_PONG);
@@ -336,8 +336,8 @@ TEST_CASE("a restarted agent finds its parked containers parked, unless they wor
   }
   CHECK(w.State("one") == "parking");
   CHECK(w.port.Budget(1)->parked == 1);
-  CHECK(w.port.Budget(1)->budget_bytes == kPlain);
-  CHECK(w.node.LedgerOf("GPU-a")->exposure() >= 7 * kGiB + kPlain);  // the neighbour's bytes are known
+  CHECK(w.port.Budget(1)->budget_bytes == kUnmanaged);
+  CHECK(w.node.LedgerOf("GPU-a")->exposure() >= 7 * kGiB + kUnmanaged);  // the neighbour's bytes are known
   for (int i = 0; i < 30; ++i) {
     w.Idle(1, 3 * kGiB);
     w.Works(2, 7 * kGiB, 0);
@@ -369,7 +369,7 @@ TEST_CASE("a parked opportunistic container holds no one up, and waits for lent 
   REQUIRE(w.ParkIt("guest"));
   rest(60);
   CHECK(w.State("guest") == "parked");
-  CHECK(w.port.Budget(2)->budget_bytes == kPlain);
+  CHECK(w.port.Budget(2)->budget_bytes == kUnmanaged);
   CHECK(w.Of("guest").held.empty());
   w.AskForToken(2);
   rest(20);

@@ -31,12 +31,12 @@ def the_size_that_a_container_needs_is_named(a):
 
     assert "is enough" not in a.cli("status").stdout and size("large")["touched_peak_bytes"] == 0, size("large")
     wait_for("the end of the start", advice, seconds=60)
-    said = {
+    output = {
         "large": "touched 0.5 of 2.0 GiB: gpu-fraction 0.07 is enough",
         "small": "the working set is 2.5 times the budget: give gpu-fraction 0.28",
         "fits": "touched 1.3 of 2.0 GiB: gpu-fraction 0.18 is enough",
     }
-    assert {name: size(name)["size_advice"] for name in gib} == said
+    assert {name: size(name)["size_advice"] for name in gib} == output
     assert {name: size(name)["size_is_far_off"] for name in gib} == {"large": True, "small": True, "fits": False}
     # A peak stays, a second process adds to it.
     hooks["large"].command(f"touched {GIB // 4}")
@@ -58,7 +58,7 @@ def the_size_that_a_container_needs_is_named(a):
     status, top = a.cli("status").stdout, a.cli("top", "--once").stdout
     for text, name in ((status, "large"), (top, "p-large/c")):
         assert row(text, name, "TOUCHED") == "256.0 MiB" and row(text, name, "PEAK") == "768.0 MiB", text
-    for name, text in said.items():
+    for name, text in output.items():
         sentence = f"ns/p-{name}/c: " + text.replace("0.5 of", "0.8 of").replace("0.07", "0.11")
         assert sentence in status.split("\n"), (sentence, status)
         assert (sentence in top.split("\n")) == (name != "fits"), (sentence, top)

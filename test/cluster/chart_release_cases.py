@@ -64,7 +64,7 @@ class Selectors(unittest.TestCase):
             self.assertIn("namespaceSelector", result.stderr, expression)
 
     def test_empty_lists_and_maps(self):
-        """Each list and map of the values may be emptied, and the API server takes what is rendered then."""
+        """Each list and map of the values may be emptied, and the API server takes the result."""
         self.assertEqual(self.selectors(rendered("webhook: {excludedNamespaces: []}")), {})
 
         def emptied(values, path=()):

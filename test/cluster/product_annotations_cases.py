@@ -25,7 +25,7 @@ class Annotations:
 
     @classmethod
     def part(cls, percent):
-        """The bytes that a fraction is worth: whole MiB of what claims may have of the card."""
+        """The bytes that a fraction is worth: whole MiB of the bytes that claims may have of the card."""
         return cls.card_bytes() // MIB * percent // 100 * MIB
 
     def budgets(self, pod):
@@ -52,8 +52,8 @@ class Annotations:
         self.assertEqual(env["SLUICE_COMPUTE_REQUEST"], "0.5")
         self.assertIn("agent.sock", self.inside("half", "ls", "/opt/sluice/run"))
         for view in ("top", "status"):
-            said = p.plugin(view, *(("--once",) if view == "top" else ())).stdout
-            self.assertEqual(len([x for x in said.splitlines() if f"{SPACE}/half" in x]), 1, said)
+            output = p.plugin(view, *(("--once",) if view == "top" else ())).stdout
+            self.assertEqual(len([x for x in output.splitlines() if f"{SPACE}/half" in x]), 1, output)
         # Another half fits beside it on two cards, and no third.
         names = [f"half-{i}" for i in range(2 * len(self.devices()) - 1)]
         for name in names:

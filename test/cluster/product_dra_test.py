@@ -151,8 +151,8 @@ class Claims(Annotations, Places, unittest.TestCase):
         for i in range(5):
             p.apply(with_claim(p.idle_pod(f"q{i}", {}), "small"), SPACE)
         p.wait(60, "four shares", lambda: len(self.held()) == 4)
-        said = lambda: " ".join(e["message"] for e in p.get("-n", SPACE, "events")["items"])
-        p.wait(60, "the quota's sentence", lambda: "exceeded quota: gpu-claims" in said())
+        output = lambda: " ".join(e["message"] for e in p.get("-n", SPACE, "events")["items"])
+        p.wait(60, "the quota's sentence", lambda: "exceeded quota: gpu-claims" in output())
         self.assertEqual(len(self.held()), 4)
 
     def test_a_training_is_held_to_its_claim(self):
@@ -180,14 +180,14 @@ class Claims(Annotations, Places, unittest.TestCase):
             self.assertIn(f"{SPACE}/seen", lines[0])
 
     def test_a_wrong_claim_is_denied_where_it_is_written(self):
-        for parameters, said in (
+        for parameters, output in (
             ({"prefetch": "on"}, "accepted: off, launch, predict"),
             ({"gpu_fraction": "0.5"}, "gpu-fraction"),
             ({"memory_limt": "1Gi"}, "memory-limt"),
         ):
             result = self.create(claim_template("wrong", "1Gi", **parameters), check=False)
             self.assertNotEqual(result.returncode, 0, parameters)
-            self.assertIn(said, result.stderr)
+            self.assertIn(output, result.stderr)
 
     def test_cards_are_full_and_one_more_waits(self):
         self.create(claim_template("large", "80Gi", "50"))

@@ -120,7 +120,7 @@ class Life(Upgrades, product_test.Product):
     def test_settings_of_a_running_pod(self):
         self.hold("live", {"sluice.dev/gpu-fraction": "0.5"})
         p.plugin("set", "live", "-n", SPACE, "memory-factor=50", "memory-limit=12Gi")
-        # To the agent, and to the hook: its page shows the factor that it uses, the metric what it may allocate.
+        # To the agent, and to the hook: its page shows the factor in use, and the metric its memory limit.
         p.wait(
             60,
             "the hook to follow",
@@ -190,10 +190,10 @@ class Life(Upgrades, product_test.Product):
         )
 
         def refused():
-            said = p.apply(p.idle_pod("beyond", {"sluice.dev/gpu-fraction": "0.5"}), SPACE, check=False)
-            if said.returncode == 0:  # the limit range is not in force yet
+            output = p.apply(p.idle_pod("beyond", {"sluice.dev/gpu-fraction": "0.5"}), SPACE, check=False)
+            if output.returncode == 0:  # the limit range is not in force yet
                 p.kubectl("-n", SPACE, "delete", "pod", "beyond", "--force", "--grace-period=0", check=False)
-            return "maximum" in said.stderr
+            return "maximum" in output.stderr
 
         p.wait(60, "the limit range", refused)
         self.start("within", {"sluice.dev/gpu-fraction": "0.3"})

@@ -81,7 +81,7 @@ class Places:
                 self.tearDown()
 
     def test_the_charts_scheduler_scores_claims(self):
-        """On one node nothing is to be scored: the extender may read what it needs, and its account is right."""
+        """On one node nothing is to be scored: the extender may read claims, and its account is right."""
         self.create(claim_template("scored", "20Gi"))
         pod = with_claim(p.idle_pod("scored", {}), "scored")
         pod["spec"]["schedulerName"] = "sluice-scheduler"
@@ -104,5 +104,5 @@ class Places:
         template, pod = documents("two-cards.yaml")
         template["spec"]["spec"]["devices"]["constraints"][0]["matchAttribute"] = "sluice.dev/absent"
         self.create(template, pod)
-        said = p.wait(60, "the scheduler's sentence", lambda: unscheduled(pod["metadata"]["name"]))
-        self.assertIn("cannot allocate all claims", said)
+        output = p.wait(60, "the scheduler's sentence", lambda: unscheduled(pod["metadata"]["name"]))
+        self.assertIn("cannot allocate all claims", output)

@@ -62,7 +62,7 @@ class Several:
         p.wait(30, "nothing is held", lambda: self.free_units() == [40, 100])
         self.start("fits", {"sluice.dev/gpu-fraction": "0.4", "sluice.dev/gpu-count": "2"})
         p.wait(30, "both parts", lambda: list(self.shares("fits").values()) == [40, 40])
-        for wrong, said in {"0": "1 to 16", "x": "1 to 16", "4": "at most 2"}.items():
+        for wrong, output in {"0": "1 to 16", "x": "1 to 16", "4": "at most 2"}.items():
             result = p.apply(p.idle_pod("wrong", {**PAIR, "sluice.dev/gpu-count": wrong}), self.space, check=False)
             self.assertNotEqual(result.returncode, 0)
-            self.assertIn(said, result.stderr)
+            self.assertIn(output, result.stderr)

@@ -107,8 +107,8 @@ class Product(Several, unittest.TestCase):
 
     def test_the_same_pod_without_the_preload_is_not_hooked(self):
         # The control run: the effects in the other tests come from the hook.
-        said = p.apply(p.training_pod("stripped", {"sluice.dev/inject": "false"}), SPACE)
-        self.assertIn("created", said.stdout)
+        output = p.apply(p.training_pod("stripped", {"sluice.dev/inject": "false"}), SPACE)
+        self.assertIn("created", output.stdout)
         p.wait(120, "stripped to end", lambda: p.phase("stripped", SPACE) in ("Succeeded", "Failed"))
         self.assertFalse(exit_line.attached(p.kubectl("-n", SPACE, "logs", "stripped")))
 
@@ -117,15 +117,15 @@ class Product(Several, unittest.TestCase):
         env = dict(x.split("=", 1) for x in self.inside("look", "env").splitlines() if "=" in x)
         self.assertTrue(env["LD_PRELOAD"].startswith("/opt/sluice/lib/libsluice.so"))
         self.assertEqual(self.inside("look", "ls", "/opt/sluice/lib").split(), ["libsluice.so", "libsluice_engine.so"])
-        # The device cgroup lets through what was given (no driver behind it: ENXIO), and nothing else (EPERM).
+        # The device cgroup lets the allocated nodes through (no driver behind them: ENXIO), and nothing else (EPERM).
         script = "for d in /dev/nvidia[0-9]*; do (true <$d) 2>&1; done"
-        said = self.inside("look", "bash", "-c", script + "; true")
-        self.assertEqual(said.count("No such device"), 1, said)
+        output = self.inside("look", "bash", "-c", script + "; true")
+        self.assertEqual(output.count("No such device"), 1, output)
         major = os.major(os.stat(os.environ["CLUSTER_GPU"] + "/dev/nvidia0").st_rdev)
         others = set(range(3, 5)) - {int(self.inside("look", "bash", "-c", "stat -c %T /dev/nvidia[0-9]*"), 16)}
         script = f"mknod /tmp/other c {major} {others.pop()} && (true </tmp/other) 2>&1; true"
         self.assertIn("Operation not permitted", self.inside("look", "bash", "-c", script))
-        # Read-only: the user's program cannot change what other containers load.
+        # Read-only: the user's program cannot change the libraries that other containers load.
         self.assertIn("Read-only", self.inside("look", "bash", "-c", "touch /opt/sluice/lib/x 2>&1; true"))
 
     def test_a_third_tenant_waits_and_gets_its_turn(self):
@@ -228,10 +228,10 @@ class Product(Several, unittest.TestCase):
         p.wait(60, "the units of the pod that ended", lambda: self.granted("one")["percent"] == 80)
         self.assertEqual(p.phase("late", SPACE), "Pending")
         # Wrong sizes are denied with the sentences of the creation.
-        for wrong, said in {"1.5": "0.01 to 1 in steps of 0.01", "2": "runs on 1 GPU"}.items():
+        for wrong, output in {"1.5": "0.01 to 1 in steps of 0.01", "2": "runs on 1 GPU"}.items():
             result = self.resize("one", wrong, check=False)
             self.assertNotEqual(result.returncode, 0)
-            self.assertIn(said, result.stderr)
+            self.assertIn(output, result.stderr)
         # Back to its own units: the pod that waits starts.
         self.resize("one", "0.5")
         p.wait(60, "the waiting pod", lambda: p.phase("late", SPACE) == "Running")
@@ -291,7 +291,7 @@ class Product(Several, unittest.TestCase):
             "init": "/opt/sluice/lib/libsluice.so",
             "main": "/opt/sluice/lib/libsluice.so:/usr/lib/mine.so",
         }.items():
-            # containerd copies what a container wrote, on a busy machine after its end.
+            # containerd copies a container's output, on a busy machine after its end.
             logs = lambda c=container: p.kubectl("-n", SPACE, "logs", "job/batch", "-c", c)
             p.wait(20, f"{container} to have LD_PRELOAD {preload}", lambda w=preload: f"preload {w}\n" in logs())
 
@@ -388,8 +388,8 @@ class Product(Several, unittest.TestCase):
         self.assertTrue(files)
         for file in files:
             with self.subTest(file.name):
-                said = p.kubectl("-n", SPACE, "create", "--dry-run=server", "-f", file)
-                self.assertIn("created (server dry run)", said)
+                output = p.kubectl("-n", SPACE, "create", "--dry-run=server", "-f", file)
+                self.assertIn("created (server dry run)", output)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ class Upgrades:
                     for o in yaml.safe_load_all(text)
                     if o and o["apiVersion"].split("/")[0] not in ("cert-manager.io", "monitoring.coreos.com")
                 ]
-                said = p.run(
+                output = p.run(
                     "kubectl",
                     "create",
                     "--dry-run=server",
@@ -157,8 +157,10 @@ class Upgrades:
                     "-",
                     text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
                 )
-                self.assertEqual(said.stdout.count("created (server dry run)"), len(objects), said.stdout + said.stderr)
-                self.assertNotIn("Warning", said.stderr)
+                self.assertEqual(
+                    output.stdout.count("created (server dry run)"), len(objects), output.stdout + output.stderr
+                )
+                self.assertNotIn("Warning", output.stderr)
 
     def test_the_node_is_drained_of_gpu_pods(self):
         labels = {"app": "served"}

@@ -180,13 +180,13 @@ class Queues(unittest.TestCase):
             r["template"]["spec"]["template"] for r in p.get("-n", SPACE, "jobset", name)["spec"]["replicatedJobs"]
         ]
         before = templates()
-        said = p.apply(job, SPACE)
-        self.assertEqual(said.returncode, 0, said.stderr)
+        output = p.apply(job, SPACE)
+        self.assertEqual(output.returncode, 0, output.stderr)
         self.assertEqual(templates(), before)
         replaced = p.get("-n", SPACE, "jobset", name)
         replaced["spec"]["replicatedJobs"] = job["spec"]["replicatedJobs"]
-        said = p.run("kubectl", "replace", "-f", "-", text=yaml.safe_dump(replaced), check=False)
-        self.assertEqual(said.returncode, 0, said.stderr)
+        output = p.run("kubectl", "replace", "-f", "-", text=yaml.safe_dump(replaced), check=False)
+        self.assertEqual(output.returncode, 0, output.stderr)
         self.assertEqual(templates(), before)
         self.assertEqual(template_units(before[-1]), ("25", "25"))
 

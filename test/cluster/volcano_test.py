@@ -2,7 +2,7 @@
 """Volcano on the real control plane: its queues count shares, its gangs start whole, and it places on cards with room.
 
 Volcano's scheduler and controllers run beside the cluster (volcano.py); only the GPU is simulated. The example is that
-of docs/operate/queues.md. The class CardsUnseen shows what happens without the chart's extender.
+of docs/operate/queues.md. The class CardsUnseen shows the behaviour without the chart's extender.
 """
 
 import json

@@ -293,7 +293,7 @@ TEST_CASE("units that the device plugin's containers still hold are left out of 
   CHECK(rig.Await([&] { return memory() == "80Gi"; }));
 }
 
-// A node offers its cards in one way at a time, and what runs keeps its units through each switch.
+// A node offers its cards in one way at a time, and running pods keep their units through each switch.
 TEST_CASE("a node that switches between device plugin and driver drains nothing and gives nothing out twice") {
   DraRig rig(1);
   PluginProcess plugin(rig.dir.path());  // the same files, which its constructor writes anew
@@ -325,7 +325,7 @@ TEST_CASE("a node that switches between device plugin and driver drains nothing 
   rig.api.PutClaim(MakeClaim({"b", "u-b", {"gpu-0"}, "30Gi", "10"}));
   CHECK_THAT(rig.Prepare({{"b", "u-b"}}).claims().at("u-b").error(),
              ContainsSubstring("has 60Gi for claims") && ContainsSubstring("containers of the device plugin"));
-  // Back again: the plugin waits for the driver's end, and withholds what the claim holds.
+  // Back again: the plugin waits for the driver's end, and withholds the units that the claim holds.
   REQUIRE(rig.driver.Terminate() == 0);
   const int before = kubelet.registrations();
   plugin.Start();

@@ -1,4 +1,4 @@
-// What a claim carries for the webhook: libraries of the container's own, and the container's name.
+// Data that a claim carries for the webhook: libraries of the container's own, and the container's name.
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>

@@ -35,7 +35,7 @@ TEST_CASE("grown shares: as many free units are withheld as pods have grown") {
   CHECK(WithheldUnits(Grown({}), checkpoint, Lives).empty());
   CHECK(WithheldUnits(Grown({{"GPU-1", 20}}), checkpoint, Lives) == Set(Ids("GPU-1", 70, 89)));
   CHECK(WithheldUnits(Grown({{"GPU-1", 20}}, {{"GPU-1", 5}}), checkpoint, Lives) == Set(Ids("GPU-1", 65, 89)));
-  // Another pod grew into what one left.
+  // Another pod grew into the units that one left.
   CHECK(WithheldUnits(Grown({{"GPU-1", 20}}, {{"GPU-1", -20}}), checkpoint, Lives).empty());
   CHECK(WithheldUnits(Grown({{"GPU-1", -30}}), checkpoint, Lives).empty());
   // Never more than are free, and none that a live pod has.

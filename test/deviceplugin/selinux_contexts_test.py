@@ -49,8 +49,8 @@ def by_rules(text, path):
 
 
 def by_libselinux(file, path):
-    said = subprocess.run(["matchpathcon", "-n", "-f", file, path], capture_output=True, text=True, check=True).stdout
-    return said.strip().split(":")[2]
+    output = subprocess.run(["matchpathcon", "-n", "-f", file, path], capture_output=True, text=True, check=True).stdout
+    return output.strip().split(":")[2]
 
 
 def main():

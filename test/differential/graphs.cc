@@ -10,7 +10,7 @@ namespace {
 
 CUgraphNode g_nodes[kMaxGraphs];  // the kernel node of each graph, as its executable graph knows it
 
-// What the nodes of one graph do: an update of `data`, a copy of it, a fill, and values written by the last node.
+// The work of one graph's nodes: an update of `data`, a copy of it, a fill, and values written by the last node.
 struct Nodes {
   int module;
   CUdeviceptr data, copy;

@@ -170,7 +170,7 @@ CUresult SetMark(int mark, CUstream stream) {
   return cuLaunchHostFunc(stream, Set, &g_marks[mark]);
 }
 CUresult WaitMark(int mark) {
-  // On the simulated GPU nothing runs until a host thread waits: a query processes what is due.
+  // On the simulated GPU nothing runs until a host thread waits: a query processes the work that is due.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!g_marks[mark].load(std::memory_order_acquire)) {
     if (std::chrono::steady_clock::now() > end) return CUDA_ERROR_TIMEOUT;

@@ -164,8 +164,8 @@ CUresult Note(CUresult result);
 CUresult Fail(int module, CUstream stream, CUdeviceptr block);
 CUresult CallAll(CUstream stream, CUdeviceptr block, CUevent event);
 // One call beside a capture of its own, on memory and streams of its own, by this thread or another one, which may have
-// exchanged its mode for the relaxed one. Notes the codes of the call and of the capture's end. kDiscardHere and what
-// follows need a driver that discards.
+// exchanged its mode for the relaxed one. Notes the codes of the call and of the capture's end. kDiscardHere and those
+// behind it need a driver that discards.
 enum class BarredCall {
   kAlloc,
   kAllocManaged,

@@ -1,4 +1,4 @@
-// Runs random legal CUDA programs, each in a process of its own, and prints what each computed:
+// Runs random legal CUDA programs, each in a process of its own, and prints the result of each:
 //   differential run FIRST LAST [--ops N] [--drop I,J,...] [--text] [--seconds N] [--until SECONDS]
 //   differential print SEED [--ops N] [--drop I,J,...]
 // `run` prints a line "SEED STATUS HASH STEPS" for each program. STATUS: ok, a step that failed (step N), a signal or

@@ -25,7 +25,7 @@ struct Step {
   std::array<int64_t, 8> a;
 };
 
-// The operations of programs; world_*.cc says what each needs and does.
+// The operations of programs; world_*.cc describes the needs and effects of each.
 enum class OpKind {
   kMakeContext,
   kMakeGreenContext,

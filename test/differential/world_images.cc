@@ -32,7 +32,7 @@ bool World::ImageCopy(const Op& op, Random& random) {
   return true;
 }
 
-// a: what is sampled; b: where the kernel writes.
+// a: the sampled memory; b: where the kernel writes.
 bool World::Sample(const Op& op, Random& random) {
   const int stream = StreamOf(op, random);
   if (!target_.textures || stream < 0 || !Live(op.a) || !Live(op.b) || op.a == op.b || blocks[op.a].host) return false;

@@ -69,7 +69,7 @@ bool World::Unpack(const Op& op, Random& random) {
   return true;
 }
 
-// What a pool holds, when no work of its device is left.
+// The bytes that a pool holds when no work of its device is left.
 bool World::AskMarks(int pool, int thread) {
   for (int i = 0; i < kMaxContexts; ++i) {
     if (contexts[i].live && !contexts[i].green && contexts[i].device == pools[pool] && !SyncContext(i, thread))
@@ -82,8 +82,9 @@ bool World::AskMarks(int pool, int thread) {
   return true;
 }
 
-// Calls that reach past a block, or free what cannot be freed. The driver refuses each, and nothing changes. Prefetches
-// are not among them: an older simulated driver took managed blocks side by side for one range. An H100 refuses them.
+// Calls that reach past a block, or free an address that cannot be freed. The driver refuses each, and nothing changes.
+// Prefetches are not among them: an older simulated driver took managed blocks side by side for one range. An H100
+// refuses them.
 bool World::Past(const Op& op, Random& random) {
   const int stream = StreamOf(op, random);
   if (stream < 0 || streams[stream].number < 3 || streams[stream].capture >= 0 || !Unsafe(op.thread)) return false;

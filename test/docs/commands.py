@@ -170,7 +170,7 @@ ELSEWHERE = {
     "make cluster-demo": By("test/cluster/bench", "test/cluster/demo"),
     "make bench-cluster": By("Makefile", "test/cluster/bench"),
     "docker build -t registry.example/sluice:0.1.0 .": By("scripts/image", 'buildah bud "${arguments[@]}"'),
-    "helm upgrade --install sluice charts/sluice --namespace sluice --create-namespace --set dra.enabled=true": By(
+    "helm upgrade --install sluice charts/sluice -n sluice-system --create-namespace --set dra.enabled=true": By(
         "test/cluster/chart_dra_cases.py", '"dra.enabled=true"'
     ),
     "kubectl apply -f manifests/sluice.yaml": By(

@@ -207,7 +207,9 @@ class Reference(unittest.TestCase):
 
     def test_quoted_messages_are_in_the_sources(self):
         """The quotes of troubleshooting.md."""
-        sources = "".join(f.read_text() for top in PARTS for f in (p.ROOT / top).rglob("*.[ch]*"))
+        sources = "".join(
+            f.read_text() for top in PARTS for suffix in (".c", ".cc", ".h") for f in (p.ROOT / top).rglob(f"*{suffix}")
+        )
         sources = re.sub(
             r'"\s+"|" *SLUICE_RESOURCE *"|\\', lambda m: "sluice.dev/gpu-percent" if "RESOURCE" in m[0] else "", sources
         )
@@ -235,6 +237,21 @@ class Reference(unittest.TestCase):
             shown |= set(re.findall(r"\b(?!sluice_)(\w+_(?:bytes|percent|launches|lost_ms))\b", text))
         self.assertEqual(shown - printed, set())
         self.assertEqual(set(rows(tuning, "Keys of the line")), printed - {"pid", "gpu"})
+
+    def test_the_figures_of_the_readme(self):
+        """Each row of README's table of times is a row of benchmarks.md, rounded."""
+        number = r"\| ([\d.,]+) "
+        readme = re.findall(rf"^\|[^|]+{number}{number}{number}\|$", (p.ROOT / "README.md").read_text(), re.M)
+        text = (p.ROOT / "docs/benchmarks.md").read_text()
+        # Figure, baseline (with its name, where it is another than that of the table) and ratio.
+        rows = re.findall(rf"^\|[^|]+{number}\| ([\d.]+)(?:, faults)? {number}\|", text, re.M)
+        self.assertGreater(len(rows), 5)
+        rounded = lambda value, as_in: f"{float(value):.{len(as_in.partition('.')[2])}f}"
+        self.assertEqual(len(readme), 5)
+        for faults, sluice, ratio in readme:
+            shown = (sluice, faults, ratio)
+            found = [tuple(rounded(v, s) for v, s in zip(row, shown, strict=True)) for row in rows]
+            self.assertIn(shown, found, "README.md: figure, baseline, ratio")
 
     def test_links_lead_to_files_and_headings(self):
         """Headings are compared as GitHub's anchors."""

@@ -1,6 +1,6 @@
 """Answers of a real driver, from the simulated one and from the hook: answers_test.py BUILD [NAME...] | --list
 
-answers.txt holds what an H100 with driver 580.159.04 answered to experiments/probes/questions.cu.
+answers.txt holds the answers of an H100 with driver 580.159.04 to experiments/probes/questions.cu.
 """
 
 import pathlib

@@ -112,7 +112,7 @@ SCENARIO(peer_reads_stay_remote) {
   PrintDigest("q", q, 64 * kMiB);
 }
 
-// GPU 0 discards what is freed; the next owner of the memory is written by GPU 1 first.
+// GPU 0 discards freed memory; the next owner of the memory is written by GPU 1 first.
 SCENARIO(discarded_by_one_gpu_written_by_another) {
   constexpr uint64_t kBlock = 64 * kMiB;
   EXPECT(Cards() >= 2);

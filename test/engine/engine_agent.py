@@ -40,8 +40,8 @@ class Agent(threading.Thread):
 
 def gpu_uuid():
     """The UUID of the simulated GPU, as the hook logs it."""
-    said = run("vmm_memory_counts", SMALL, env={"SLUICE_VMM": "unmanaged"}).err
-    return re.search(r"GPU-[0-9a-f-]+", said)[0].encode()
+    output = run("vmm_memory_counts", SMALL, env={"SLUICE_VMM": "unmanaged"}).err
+    return re.search(r"GPU-[0-9a-f-]+", output)[0].encode()
 
 
 def frame(kind, body, seq, minor=0):

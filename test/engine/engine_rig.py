@@ -1,4 +1,4 @@
-"""Runs scenarios of engine_scenarios on the simulated GPU, with and without the hook, and compares what they print.
+"""Runs scenarios of engine_scenarios on the simulated GPU, with and without the hook, and compares their output.
 
 Each *_test.py of this folder registers its tests here: a scenario with its settings, or a function where a test needs
 more than that. SCRIPT BUILD [NAME...] runs them; SCRIPT --list prints their names.

@@ -36,7 +36,7 @@ CUDA_MEMCPY2D Rows(CUarray to, CUdeviceptr to_memory, CUarray from, CUdeviceptr 
   return c;
 }
 
-// Memory that is used before and after, so that a small budget evicts what lies between.
+// Memory that is used before and after, so that a small budget evicts the memory used between.
 struct Crowd {
   explicit Crowd(Card* card, CUstream s) : card(card), stream(s) {
     for (int i = 0; i < 12; ++i) blocks.push_back(Alloc(64 * kMiB));

@@ -16,7 +16,7 @@ constexpr uint64_t kBytes = 8 * kMiB;
 
 void* AsPointer(uintptr_t number) { return reinterpret_cast<void*>(number); }  // NOLINT(performance-no-int-to-ptr)
 
-// What a process sends to its child: how a piece of memory is found, and the byte that it is filled with.
+// A message of a process to its child: how to find a piece of memory, and the byte that fills it.
 struct Message {
   enum Kind { kBlock, kPoolMemory, kVmm, kEvent, kEnd } kind;
   uint64_t bytes;
@@ -254,7 +254,7 @@ SCENARIO(external_memory_and_semaphores) {
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS wait{};
     CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS signal{};
     wait.params.fence.value = signal.params.fence.value = round;
-    // What stands behind the wait names memory that is freed meanwhile.
+    // The kernel behind the wait names memory that is freed meanwhile.
     const CUdeviceptr freed = Alloc(kBytes);
     card.Named(s, {Write(freed, kBytes, 40 + round)});
     OK(cuWaitExternalSemaphoresAsync(&timeline, &wait, 1, s));

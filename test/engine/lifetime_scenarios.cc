@@ -341,7 +341,7 @@ SCENARIO(calls_from_a_profiler_inside_a_call) {
   std::vector<CUdeviceptr> blocks(24);
   for (CUdeviceptr& block : blocks) block = Alloc(64 * kMiB);
   for (int round = 0; round < 6; ++round) {
-    // The launch that is told what to touch is the profiler's if it makes one: the blocks are moved by copies.
+    // If the profiler launches a kernel, that one receives the test's access set. So the blocks are moved by copies.
     simgpu_on_call(&Profiler::OnCall, &profiler);
     for (size_t i = 0; i < blocks.size(); ++i) {
       if (round == 0) {

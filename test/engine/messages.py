@@ -36,6 +36,10 @@ GRAPH_REMAINDER = re.compile(
     r"INFO .* the part of a graph that does not fit is used (.*?) \((.*?)\); of this part, 0 MiB were loaded by copies"
 )
 
+# WARN and INFO, once for each kind of launch: demand faults, or remote access, serve it better.
+LEFT_TO_FAULTS = re.compile(r"WARN .*nothing is fetched for such launches from here on")
+USED_REMOTELY = re.compile(r"INFO .*are used in host memory and not fetched")
+
 # WARN: memory that is not oversubscribed, or a call that is not allowed, with the setting that changes it.
 VMM_NOT_MANAGED = re.compile(r"^sluice: WARN this process allocates through VMM .*: not oversubscribed, .*$", re.M)
 VMM_REFUSED = {

@@ -282,7 +282,7 @@ SCENARIO(waits_for_values_in_large_blocks) {
   v.Consume("nor");
 }
 
-// The word holds what the stream will wait for, until the stream itself has changed it.
+// The word holds the awaited value until the stream itself has changed it.
 SCENARIO(waits_see_no_earlier_value) {
   ValuesInLargeBlock v;
   OK(cuMemsetD32(v.words, 5, 1));

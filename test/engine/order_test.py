@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import messages
 from engine_rig import (
     ALL_MODES,
     FETCHED,
@@ -90,13 +91,12 @@ def launches_larger_than_the_budget_are_held_to_it():
 def cheaper_access_is_logged_once():
     """Demand faults or remote access serve a kind of launch better: each is logged once, with the measured figures."""
     skip_if_sanitized("thrash_bench needs the shim")
-    faults = "nothing is fetched for such launches from here on"
-    remote = "are used in host memory and not fetched"
-    for work, level, logged, other in (("lookup", "WARN", faults, remote), ("walk", "INFO", remote, faults)):
+    faults, remote = messages.LEFT_TO_FAULTS, messages.USED_REMOTELY
+    for work, logged, other in (("lookup", faults, remote), ("walk", remote, faults)):
         done = thrash(work, "2048", "800", SLUICE_LOG_LEVEL="INFO")
         expect(done.returncode == 0, f"{work}: it ends well", done.stderr)
         expect(
-            len(re.findall(f"{level} .*{logged}", done.stderr)) == 1 and other not in done.stderr,
+            len(logged.findall(done.stderr)) == 1 and not other.search(done.stderr),
             f"{work}: the cheaper access is logged once",
             done.stderr,
         )

@@ -150,8 +150,8 @@ def queued_work_puts_the_parking_off():
         n.allocate("one", units=50)
         one = n.process("one", SCENARIO)
         got = [one(command) for command in commands[:3]]
-        said = n.cli("park", "one", "--timeout", "3", status=1)
-        expect("one is not parked yet: " in said and "in use by work that is queued" in said, "a sentence", said)
+        output = n.cli("park", "one", "--timeout", "3", status=1)
+        expect("one is not parked yet: " in output and "in use by work that is queued" in output, "a sentence", output)
         # No launch was planned so far, so any block may be in use.
         expect(resident(n, "one") > 0, "blocks in use stay")
         expect("park put off" in n.cli("events"), "an event")

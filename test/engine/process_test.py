@@ -138,8 +138,8 @@ def checkpoints():
     expect(messages.NAMES_UNMANAGED.search(warned[0]), "it names the setting that allows it", managed.err)
     expect(managed.out == unhooked.out, "results differ", managed.out)
     allowed = run("checkpoints", LARGE, env={"SLUICE_UNMANAGED": "1"})
-    said = lambda outcome: re.findall(r"own .*|child .*", outcome.err)
-    expect(said(allowed) == said(unhooked), "with SLUICE_UNMANAGED=1 as without the hook", allowed.err)
+    output = lambda outcome: re.findall(r"own .*|child .*", outcome.err)
+    expect(output(allowed) == output(unhooked), "with SLUICE_UNMANAGED=1 as without the hook", allowed.err)
 
 
 if __name__ == "__main__":

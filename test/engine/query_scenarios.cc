@@ -1,4 +1,4 @@
-// Questions about memory: what a program said about it, and which pool it came from.
+// Queries about memory: the attributes that a program set, and the pool that it came from.
 #include <cstring>
 
 #include "test/engine/scenario.h"
@@ -161,7 +161,7 @@ SCENARIO(ranges_beside_a_peer) {
   PrintRange("advised", managed, 8 * kMiB);
 }
 
-// What was freed is known to no question, whoever owns the memory around it.
+// No query knows a freed address, whoever owns the memory around it.
 SCENARIO(freed_pointers_are_unknown) {
   Card card;
   CUstream s = card.Stream();

@@ -16,7 +16,7 @@ scenario("vmm_attributes", evicts=False)
 scenario("vmm_outlives_its_context", pressed=96 * MIB, evicts=False)
 scenario("vmm_churn", pressed=64 * MIB, evicts=False)
 scenario("vmm_captured", pressed=300 * MIB, modes=ALL_MODES)
-scenario("vmm_becomes_plain", pressed=96 * MIB, evicts=False)
+scenario("vmm_becomes_unmanaged", pressed=96 * MIB, evicts=False)
 scenario("vmm_of_two_gpus", profile="two-gpu", pressed=96 * MIB, evicts=False)
 scenario("vmm_reserved_at_an_address", pressed=96 * MIB, evicts=False)
 

@@ -115,6 +115,13 @@ def micro_rows(micro):
         a, b = lowest("unhooked", pick), lowest("hooked", pick)
         out.append({"name": name, "unhooked": a, "hooked": b, "goal": goal, "met": met(a, b)})
 
+    if "unhooked" not in micro:  # launches through the hook and around it
+        for key, what in (("small", "two operands of 4 MiB"), ("one", "one of 64 MiB")):
+            a = statistics.median(r[key]["bare_us"] for r in micro["hooked"])
+            b = a + statistics.median(r[key]["added_us"][1] for r in micro["hooked"])
+            name = f"launch that fits, {what}, us, alternating in {len(micro['hooked'])} processes"
+            out.append({"name": name, "unhooked": a, "hooked": b, "goal": "added <= 0.2 us", "met": b - a <= 0.2})
+        return out
     if "copies" not in micro["unhooked"][0]:  # launches alone
         for key, what in (("launch_small_us", "two operands of 4 MiB"), ("launch_one_us", "one of 64 MiB")):
             row(
@@ -134,7 +141,6 @@ def micro_rows(micro):
                 }
             )
         return out
-    row("empty launch, us", lambda r: r["launch_us"], "added <= 0.2 us", lambda a, b: b - a <= 0.2)
     row("malloc + free of 8 MiB, us", lambda r: r["malloc_free_8m_us"], "<= 1 us", lambda a, b: b <= 1)
     for key in micro["unhooked"][0]["copies"]:
         name = key if key.startswith("memset") else f"copy {key}"

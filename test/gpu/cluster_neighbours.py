@@ -75,8 +75,8 @@ class NeighbourRows:
         self.start("beside", self.work.small(self.work.steps_of_a_minute), "0.1", self.work.small_managed)
         p.wait(40, "the neighbour to be hooked", self.hooked)
         self.start("stray", ["python3", "-u", "/workloads/illegal_address.py"], "0.05", GIB)
-        said = self.wait_end("stray")
-        error = next((x for x in said.splitlines() if x.startswith("cuCtxSynchronize")), "no answer")
+        output = self.wait_end("stray")
+        error = next((x for x in output.splitlines() if x.startswith("cuCtxSynchronize")), "no answer")
         code = c.container_state("stray", SPACE)["state"]["terminated"]["exitCode"]
         running = p.phase("beside", SPACE) == "Running"
         result = self.work.result(self.wait_end("beside"))
@@ -110,8 +110,8 @@ class NeighbourRows:
         texts = [self.wait_end(name) for name in ("first", "second")]
         levels = [lines(text, "LEVEL") for text in texts]
         if [len(found) for found in levels] != [2, 1]:
-            said = [text[-500:] for text in texts]
-            raise p.Failed(f"levels that ended: {[len(found) for found in levels]}: {said}")
+            output = [text[-500:] for text in texts]
+            raise p.Failed(f"levels that ended: {[len(found) for found in levels]}: {output}")
         late = max(line(text, "READY")["until_ready_s"] for text in texts)
         rate = lambda level: level["tokens"] / level["seconds"]
         one, both = rate(levels[0][0]), [rate(levels[0][1]), rate(levels[1][0])]

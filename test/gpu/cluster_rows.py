@@ -274,10 +274,10 @@ class Rows(FaultRows, NeighbourRows, ClaimRows):
     def denied(self):
         for key, value in (("gpu-fraction", "1.5"), ("gpu-fracton", "0.5")):
             pod = c.pod("wrong", self.work, ["/usr/bin/env"], {f"sluice.dev/{key}": value}, GIB)
-            said = p.apply(pod, SPACE, check=False)
+            output = p.apply(pod, SPACE, check=False)
             self.add(
                 f"{key}: {value}",
                 "denied, with the name or value in the sentence",
-                said.stderr.strip().split("denied the request: ")[-1][:200],
-                said.returncode != 0 and (value if key == "gpu-fraction" else key) in said.stderr,
+                output.stderr.strip().split("denied the request: ")[-1][:200],
+                output.returncode != 0 and (value if key == "gpu-fraction" else key) in output.stderr,
             )

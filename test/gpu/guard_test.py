@@ -93,8 +93,8 @@ def equal_programs_share_equally_and_no_further_one_starts():
 
 
 def more_than_the_quarter_is_refused_at_once():
-    said = refused(guard.Allowance(Card(16)).share(5 * GIB))
-    assert said.startswith("5.0 GiB of managed memory requested; a quarter of the free memory is 4.0 GiB"), said
+    output = refused(guard.Allowance(Card(16)).share(5 * GIB))
+    assert output.startswith("5.0 GiB of managed memory requested; a quarter of the free memory is 4.0 GiB"), output
 
 
 def every_row_names_its_request():
@@ -145,9 +145,9 @@ def rows_run_together_as_far_as_they_fit():
         correctness.correctness(session)
     finally:
         rows.CORRECTNESS = kept
-    said = {e["name"]: (e["full"], e["tight"]) for e in session.results["correctness"]}
-    assert all(said[row["name"]] == ("ok", "ok") for row in named if row["name"] != "large"), said
-    assert all(mode.startswith("not run: 4.5 GiB of managed memory requested") for mode in said["large"]), said
+    output = {e["name"]: (e["full"], e["tight"]) for e in session.results["correctness"]}
+    assert all(output[row["name"]] == ("ok", "ok") for row in named if row["name"] != "large"), output
+    assert all(mode.startswith("not run: 4.5 GiB of managed memory requested") for mode in output["large"]), output
     assert 2 * GIB < session.most <= 4 * GIB, session.most
 
 

@@ -31,8 +31,8 @@ def loaded(files):
     """The libraries of the machine's own folders that the files name, without the driver's."""
     wanted = set()
     for at in range(0, len(files), 200):
-        said = subprocess.run(["ldd", *files[at : at + 200]], capture_output=True, text=True, check=False).stdout
-        wanted.update(w for w in said.split() if w.startswith(LIBRARIES) and "nvidia" not in w and "libcuda" not in w)
+        output = subprocess.run(["ldd", *files[at : at + 200]], capture_output=True, text=True, check=False).stdout
+        wanted.update(w for w in output.split() if w.startswith(LIBRARIES) and "nvidia" not in w and "libcuda" not in w)
     return sorted(wanted)
 
 

@@ -130,6 +130,14 @@ BENCHMARKS = [
         "kind": "micro",
         "variants": {"unhooked": {}, "hooked": HOOK},
     },
+    # Two processes differ by more than the hook adds, so launches alternate in one.
+    {
+        "name": "launch that fits",
+        "command": ["build/bin/engine_micro", "5", "paired"],
+        "rounds": 5,
+        "kind": "micro",
+        "variants": {"hooked": HOOK},
+    },
     {
         "name": "transformer d=2048, 4 GiB budget",
         "command": train("transformer", "--steps", "14"),
@@ -141,7 +149,7 @@ BENCHMARKS = [
             "sluice": {**HOOK, "budget": 4 << 30},
         },
         "ratio": ("faults", "sluice"),
-        "goal": ">= 2.5 (issue 3), >= 4 (issue 4)",
+        "goal": ">= 4",
         "at_least": 2.5,
         "evicts": True,
     },

@@ -145,7 +145,7 @@ def goals(measured):
 
 
 def wake_goal_ms(weight_bytes, unparked_ms):
-    """To the first token of a parked server: its weights at WAKE_RATE, and what it takes without parking."""
+    """To the first token of a parked server: its weights at WAKE_RATE, and the time without parking."""
     return weight_bytes / WAKE_RATE * 1e3 + WAKE_EXTRA_MS + unparked_ms
 
 

@@ -145,9 +145,9 @@ def server(script):
     return serving.Server(process, errors)
 
 
-def said(what):
+def error_of(call):
     try:
-        what()
+        call()
         return ""
     except RuntimeError as error:
         return str(error)
@@ -155,9 +155,9 @@ def said(what):
 
 def a_server_that_dies_or_hangs_is_named_with_its_last_words():
     dies = server("echo loading; echo 'out of memory' >&2; exit 3")
-    assert said(lambda: dies.answer("READY", 10)) == "a server ended, status 3: out of memory"
+    assert error_of(lambda: dies.answer("READY", 10)) == "a server ended, status 3: out of memory"
     hangs = server("echo 'still loading' >&2; exec sleep 30")
-    assert said(lambda: hangs.answer("READY", 1)) == "no READY within 1 s: still loading"
+    assert error_of(lambda: hangs.answer("READY", 1)) == "no READY within 1 s: still loading"
     hangs.process.kill()
     chatty = server('echo "a library\'s line"; echo \'READY {"pid": 7}\'; cat > /dev/null')
     assert chatty.answer("READY", 10) == {"pid": 7}
@@ -205,11 +205,11 @@ def llama_server_is_asked_by_http():
             text=True,
             timeout=60,
         )
-        said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-        assert done.returncode == 0 and list(said) == ["READY", "LEVEL", "ONE"], done
-        level, one = json.loads(said["LEVEL"]), json.loads(said["ONE"])
+        output = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+        assert done.returncode == 0 and list(output) == ["READY", "LEVEL", "ONE"], done
+        level, one = json.loads(output["LEVEL"]), json.loads(output["ONE"])
         assert level["tokens"] > 0 and level["digests"] and not level["differing"], level
-        assert one["digest"] == json.loads(said["READY"])["alone"]["digest"], "the same prompt again"
+        assert one["digest"] == json.loads(output["READY"])["alone"]["digest"], "the same prompt again"
         short = subprocess.run(
             [str(c) for c in command],
             env={**env, "FAKE_SHORT": "1"},

@@ -101,7 +101,7 @@ struct Backend {
     const cudnnBackendDescriptor_t operations[] = {convolution, add};
     cudnnBackendDescriptor_t graph = Make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     Put(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 2, operations);
-    // The program destroys its descriptors here; the plan keeps what it needs.
+    // The program destroys its descriptors here; the plan keeps the values that it needs.
     for (cudnnBackendDescriptor_t d : {x, w, t, b, y, convolution, add}) Destroy(d);
     cudnnBackendDescriptor_t heuristics = Make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     Link(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);

@@ -321,7 +321,7 @@ TEST_CASE("the set of a call inside another call ends with the inner call") {
     const float beta = 0;
     Sgemm(4, 4, 4, &beta, At(1 << 20), At(2 << 20), At(3 << 20));
     same = mine && t_seen.inside && CurrentLibraryCall() == mine && mine->ranges[0].address == 0x70000000 &&
-           mine->has_queued;  // the inner call may have written what this one overwrites
+           mine->has_queued;  // the inner call may have written memory that this one overwrites
     return 5;
   };
   const float alpha = 1, beta = 0;

@@ -59,7 +59,7 @@ int main() {
   Case("beta one", all, [&] { return gemm(&one, 0, 64, 128); });
   Case("in place", read, [&] { return gemm(&zero, 0, 64, 0); });
   Case("overlapping", 80, [&] { return gemm(&zero, 0, 64, 80); });
-  // Calls of several launches: later ones read what earlier ones wrote.
+  // Calls of several launches: later ones read results of earlier ones.
   cublasFakeSetMode("write, then update", nullptr, nullptr);
   Case("two launches", result, [&] { return gemm(&zero, 0, 64, 128); });
   cublasFakeSetMode("memset, then update", nullptr, nullptr);

@@ -12,31 +12,31 @@ using test::Random;
 
 TEST_CASE("a contiguous matrix is one range, a padded one has a range for each column") {
   std::vector<Range> out;
-  REQUIRE(AppendRanges(Region::Bytes(1000, 40).Along(8, 40), 0, SIZE_MAX, &out));
+  REQUIRE(AppendRanges(Region::Bytes(1000, 40).AddDimension(8, 40), 0, SIZE_MAX, &out));
   CHECK(out == std::vector<Range>{{1000, 320, true}});
   out.clear();
-  REQUIRE(AppendRanges(Region::Bytes(1000, 40).Along(3, 64), 0, SIZE_MAX, &out));
+  REQUIRE(AppendRanges(Region::Bytes(1000, 40).AddDimension(3, 64), 0, SIZE_MAX, &out));
   CHECK(out == std::vector<Range>{{1000, 40, true}, {1064, 40, true}, {1128, 40, true}});
   out.clear();
-  REQUIRE(AppendRanges(Region::Bytes(1000, 40).Along(3, 64), 25, SIZE_MAX, &out));
+  REQUIRE(AppendRanges(Region::Bytes(1000, 40).AddDimension(3, 64), 25, SIZE_MAX, &out));
   CHECK(out == std::vector<Range>{{1000, 168, false}});
 }
 
 TEST_CASE("a limit on the number of ranges bridges the smallest gaps") {
   std::vector<Range> out;
-  REQUIRE(AppendRanges(Region::Bytes(0x1000, 8).Along(1000, 16).Along(4, 1 << 20), 0, 16, &out));
+  REQUIRE(AppendRanges(Region::Bytes(0x1000, 8).AddDimension(1000, 16).AddDimension(4, 1 << 20), 0, 16, &out));
   CHECK(out.size() == 4);
   CHECK(out[1] == Range{0x1000 + (1 << 20), 999 * 16 + 8, false});
 }
 
 TEST_CASE("regions whose sizes overflow are refused, and empty ones have no range") {
   std::vector<Range> out;
-  CHECK_FALSE(AppendRanges(Region::Bytes(1 << 20, 8).Along(uint64_t{1} << 40, int64_t{1} << 40), 0, 64, &out));
-  CHECK_FALSE(AppendRanges(Region::Bytes(1 << 20, 8).Along(3, -(int64_t{1} << 40)), 0, 64, &out));
+  CHECK_FALSE(AppendRanges(Region::Bytes(1 << 20, 8).AddDimension(uint64_t{1} << 40, int64_t{1} << 40), 0, 64, &out));
+  CHECK_FALSE(AppendRanges(Region::Bytes(1 << 20, 8).AddDimension(3, -(int64_t{1} << 40)), 0, 64, &out));
   CHECK_FALSE(AppendRanges(Region::Bytes(uint64_t{1} << 63, 8), 0, 64, &out));
   CHECK(out.empty());
-  CHECK(AppendRanges(Region::Bytes(1 << 20, 8).Along(0, 5), 0, 64, &out));
-  CHECK(AppendRanges(Region::Bytes(1 << 20, 0).Along(9, 5), 0, 64, &out));
+  CHECK(AppendRanges(Region::Bytes(1 << 20, 8).AddDimension(0, 5), 0, 64, &out));
+  CHECK(AppendRanges(Region::Bytes(1 << 20, 0).AddDimension(9, 5), 0, 64, &out));
   CHECK(out.empty());
 }
 
@@ -49,7 +49,7 @@ TEST_CASE("the ranges of random boxes and trapezoids hold exactly their bytes: 1
     Region region = Region::Bytes(Bytes::kBase + 32768, static_cast<uint64_t>(r.In(0, 6)));
     if (r.OneIn(3)) region.run_step = r.In(-3, 3);
     const int64_t rank = r.In(0, 4);
-    for (int64_t d = 0; d < rank; ++d) region.Along(static_cast<uint64_t>(r.In(0, 4)), r.In(-30, 200));
+    for (int64_t d = 0; d < rank; ++d) region.AddDimension(static_cast<uint64_t>(r.In(0, 4)), r.In(-30, 200));
     if (!region.empty()) {
       std::array<uint64_t, Region::kMaxRank> at{};
       for (;;) {

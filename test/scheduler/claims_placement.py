@@ -138,7 +138,7 @@ def place(plane, nodes, order):
 
 
 def check_claims(plane, nodes, placed, order):
-    """No card holds more than it has, and each placed pod holds what it asked for."""
+    """No card holds more than it has, and each placed pod holds its requested devices."""
     held = {}
     for claim in plane.call("GET", f"{CLAIMS}/resourceclaims")["items"]:
         results = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
@@ -160,7 +160,7 @@ def check_extender(plane, nodes):
             held += int(r["consumedCapacity"]["memory"].removesuffix("Mi")) / CARD
     cards = sum(int(n["gpu"]) for n in nodes)
     free = lambda: plane.metrics()["sluice_extender_claim_free_gpus"]
-    # Parts of a card are rounded down to hundredths. What it expected of pods that failed is dropped at its next call.
+    # Parts of a card are rounded down to hundredths. Its expectations of failed pods are dropped at its next call.
     plane.wait("the extender's account", lambda: abs(free() - (cards - held)) < cards / 100 + 3, 30)
     calls = plane.metrics()['sluice_extender_calls_total{call="prioritize-any"}']
     print(f"the extender: {calls:.0f} calls, {plane.resident_mib('extender'):.0f} MiB at most")
@@ -204,8 +204,8 @@ def main():
     print(f"kube-scheduler {how}: {100 * allocated / capacity:.2f} % allocated when 100 % has arrived")
     for policy in ("claims-spread-fixed", "claims-look-ahead-fixed", "look-ahead"):
         command = [options.simulator, "simulate-cluster", folder / "nodes.csv", folder / "pods.csv", "--policy", policy]
-        said = subprocess.run([*command, "--seeds", "10"], check=True, capture_output=True, text=True).stdout
-        row = next(line for line in said.splitlines() if line.startswith(policy))
+        output = subprocess.run([*command, "--seeds", "10"], check=True, capture_output=True, text=True).stdout
+        row = next(line for line in output.splitlines() if line.startswith(policy))
         print(f"the simulator's {policy}, mean of ten orders: {row.split()[1]} %")
     print(json.dumps({"seed": options.seed, "every": options.every}))
 

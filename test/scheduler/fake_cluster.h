@@ -1,5 +1,5 @@
 // An API server as the extender sees it: Bindings change pods, and pods and nodes are returned as JSON. Counts units,
-// to find what kubelet would refuse.
+// to find pods that kubelet would refuse.
 #ifndef SLUICE_TEST_SCHEDULER_FAKE_CLUSTER_H_
 #define SLUICE_TEST_SCHEDULER_FAKE_CLUSTER_H_
 

@@ -240,8 +240,8 @@ class Placement(unittest.TestCase):
         self.create("whole", 1)
         self.create("other", 1)
         self.runs("whole", "other")
-        said = p.run(p.BUILD / "bin" / "sluice", "doctor", check=False).stdout
-        self.assertIn("placement: 2 pods with a fraction placed, none waits, none was refused", said)
+        output = p.run(p.BUILD / "bin" / "sluice", "doctor", check=False).stdout
+        self.assertIn("placement: 2 pods with a fraction placed, none waits, none was refused", output)
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def a_driver_that_limits_cgroups_is_told_the_budgets(a, node):
     r = node.process(2, HERE / "raw_driver")
     (a.dir / "gpu-processes").write_text(f"{h.pid} {r.pid}\n")
     wait_for("both limits", lambda: len(limits(a)) == 2)
-    # A context for each process and one more, beside the guarantee. 8 GiB less what the contexts take.
+    # A context for each process and one more, beside the guarantee. 8 GiB less the contexts' bytes.
     found = limits(a)
     assert 5 * GIB < found[0, "1"] <= 6 * GIB, found
     assert 2.5 * GIB < found[0, "2"] <= 3 * GIB, found

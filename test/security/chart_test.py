@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the chart opens and closes: metrics, driver limits, policy. Needs helm; skips as the other chart tests do."""
+"""Access that the chart grants and denies: metrics, driver limits, policy. Needs helm; skips as the chart tests do."""
 
 import pathlib
 import sys

@@ -52,8 +52,8 @@ def hello_without_a_hook_is_unproven_and_then_not_hooked(a):
         assert "its hook has written nothing" in doctor, doctor
         wait_for("not hooked", lambda: state(a) == "not hooked", 20)  # on_not_hooked applies to it
         # By the agent's clock: on a busy machine the tools themselves take seconds.
-        said, doubted = [int(a.events(kind)[0]["unix_ms"]) for kind in ("attached", "unproven")]
-        assert doubted - max(said, shown) < 7000, (said, shown, doubted)
+        output, doubted = [int(a.events(kind)[0]["unix_ms"]) for kind in ("attached", "unproven")]
+        assert doubted - max(output, shown) < 7000, (output, shown, doubted)
     finally:
         p.kill()
         p.wait()

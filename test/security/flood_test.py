@@ -169,7 +169,7 @@ def slow_readers_of_metrics_do_not_keep_the_probe_waiting(a):
 
 @test(gpus=2)
 def answers_that_are_not_read_take_little_memory(a):
-    """The kernel charges the agent for what waits in its sockets: 1,024 silent readers could end it at its limit."""
+    """The kernel charges the agent for waiting answers: 1,024 silent readers could end it at its limit."""
     a.allocate("victim", 50, gpu=1)
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     s.connect(str(a.allocate("attacker", 50)))
@@ -197,7 +197,7 @@ def answers_that_are_not_read_take_little_memory(a):
                 waiting += 1
     finally:
         a.p.send_signal(signal.SIGCONT)
-    # Each is more than a KiB of kernel memory. What was sent beyond them waits in the tenant's own.
+    # Each is more than a KiB of kernel memory. Frames beyond them wait in the tenant's own memory.
     assert 0 < waiting <= 40 and sent < 1000, (waiting, sent)
     assert Victim(a.dir / "alloc/victim/agent.sock").answer() < 5
     # All that it asked for is answered once it reads.

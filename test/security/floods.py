@@ -1,4 +1,4 @@
-"""The programs of floods, and a process of another tenant that measures what it notices of them."""
+"""The programs of floods, and a process of another tenant that measures their effect on it."""
 
 import contextlib
 import os
@@ -155,8 +155,8 @@ def attack(name, sock):
         start_new_session=True,
     )
     try:
-        said = p.stdout.readline()
-        assert said == "ready\n", (name, said, p.poll())
+        output = p.stdout.readline()
+        assert output == "ready\n", (name, output, p.poll())
         yield
         assert p.poll() is None, f"the attack {name} ended"
     finally:

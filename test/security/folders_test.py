@@ -122,7 +122,7 @@ def texts_that_are_cut_within_a_letter_leave_the_events_readable(a):
         (alloc / name / ".tmp").write_text(text)
         (alloc / name / ".tmp").rename(alloc / name / "allocation.json")
     wait_for("both refusals", lambda: len(a.events("refused")) == 2)
-    # Control characters would reach the terminal of who reads the status.
+    # Control characters would reach the terminal of a reader of the status.
     (alloc / "names").mkdir()
     body = {"version": 1, "id": "names", "gpus": [{"uuid": UUID % 0, "units": 1}], "container": "c\x1b[31m\n\x9b31m"}
     (alloc / "names" / ".tmp").write_text(json.dumps(body))

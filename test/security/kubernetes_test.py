@@ -241,8 +241,8 @@ def metrics_are_for_those_whom_the_api_server_allows(a, node):
     for path in ("/metrics", "/status.json"):
         assert get(path)[0] == 401 and not node.api.reviews, "no token costs no review"
         assert get(path, "wrong")[0] == 401
-        code, said = get(path, "guest-token")
-        assert code == 403 and f"'guest' may not get the non-resource URL {path}" in said, (code, said)
+        code, output = get(path, "guest-token")
+        assert code == 403 and f"'guest' may not get the non-resource URL {path}" in output, (code, output)
         code, page = get(path, "scraper-token")
         assert code == 200 and "pod-named" in page, (code, page)  # ids, for authenticated readers
         node.api.reviews.clear()

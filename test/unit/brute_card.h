@@ -1,5 +1,5 @@
 // A GPU without any cleverness, on which plans are carried out one queue entry at a time: where each chunk is, whether
-// it is discarded, and which write it holds on either side. It throws where a plan, or what follows from it, breaks a
+// it is discarded, and which write it holds on either side. It throws where a plan, or its effect, breaks a
 // promise of residency.h.
 #ifndef SLUICE_TEST_UNIT_BRUTE_CARD_H_
 #define SLUICE_TEST_UNIT_BRUTE_CARD_H_
@@ -48,7 +48,7 @@ class BruteCard final : public memory::Timeline {
     return static_cast<uint64_t>(std::count_if(pages_.begin(), pages_.end(), is_fetched));
   }
 
-  // What the engine does for a launch (WorkScope::CarryOut, End), in its order.
+  // The engine's steps for a launch (WorkScope::CarryOut, End), in its order.
   Seq Queue(const Plan& plan, const Launch& launch) {
     Lane& lane = lanes_[launch.stream];
     Immediate(plan);

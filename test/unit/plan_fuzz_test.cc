@@ -197,7 +197,7 @@ class Program {
     Report();
     CheckUncounted();
   }
-  // A fetch waits for the evictions that make its room, so what plans have brought fits at every moment.
+  // A fetch waits for the evictions that make its room, so the fetched memory fits at every moment.
   void CheckRoom() {
     if (!is_steady_ || residency_.stats().over_budget_launches) return;
     BruteCard::Expect(card_.Fetched() * kChunkBytes <= residency_.capacity(), "more is fetched than fits");

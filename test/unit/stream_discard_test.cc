@@ -315,7 +315,7 @@ TEST_CASE("where nothing can be queued, discarded chunks are populated on the GP
   const bool is_full = GENERATE(false, true);
   INFO((is_full ? "the budget is full" : "the budget has room"));
   if (!is_full) gpu.residency.set_capacity(Gpu::kAll * kChunkBytes);
-  // Of a launch larger than the budget what does not fit is left to faults.
+  // The part of a launch that exceeds the budget is left to faults.
   const std::vector<Extent> set{is_full ? Chunks(0, Gpu::kAll) : Chunks(4)};
   const Plan& plan = gpu.residency.Prepare(1, ++gpu.seq[1], set, is_full ? 77 : 0, false);
   CHECK(plan.now.empty());

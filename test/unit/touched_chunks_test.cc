@@ -185,6 +185,45 @@ TEST_CASE("touched chunks: a chunk that is touched later faults once") {
   CHECK(server.Resident(kWeights + next));
 }
 
+TEST_CASE("touched chunks: a fault brings the same place of the other layers' caches") {
+  Server server;
+  for (int step = 0; step < 400; ++step) server.LayeredStep();
+  const auto is_untouched = [&](uint64_t layer) {
+    return server.At(kWeights + layer * kLayerChunks + 1).touch == Touch::kUntouched;
+  };
+  REQUIRE(is_untouched(0));
+  REQUIRE(is_untouched(kLayers - 1));
+  server.layer_used = 2;
+  server.LayeredStep();
+  CHECK(server.faults == 1);  // of the first layer alone
+  server.LayeredStep();
+  CHECK(server.faults == 0);
+}
+
+TEST_CASE("touched chunks: a fault brings the chunks that faulted in turn with it before") {
+  Server server;
+  for (int i = 0; i < 12; ++i) server.Replay();
+  std::vector<uint64_t> slot;
+  for (uint64_t i = kWeights + server.used; i < kWeights + kCache && slot.size() < 12; i += 2) {
+    if (server.At(i).touch == Touch::kUntouched) slot.push_back(i);
+  }
+  REQUIRE(slot.size() == 12);
+  const auto use_slot = [&] {
+    server.faults = 0;
+    for (const uint64_t chunk : slot) server.Run({Server::Cache()}, chunk, 1, kAttend);
+    return server.faults;
+  };
+  CHECK(use_slot() == slot.size());
+  // Idle for long, chunks of the slot are tried again, and are untouched.
+  const auto left_out = [&] {
+    return std::count_if(slot.begin(), slot.end(), [&](uint64_t i) { return TouchSampler::IsLeftOut(server.At(i)); });
+  };
+  for (int i = 0; i < 1200; ++i) server.Replay();
+  REQUIRE(left_out() >= 3);
+  CHECK(use_slot() == 1);
+  CHECK(left_out() == 0);
+}
+
 TEST_CASE("touched chunks: where all that is named is touched, nothing is left out") {
   Server server;
   server.used = kCache;

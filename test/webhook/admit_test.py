@@ -44,18 +44,18 @@ def golden_pairs(program, folder):
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
             config.write(header.get("config", "{}"))
             config.flush()
-            status, out, said = admit(program, *arguments, "--config", config.name)
+            status, out, output = admit(program, *arguments, "--config", config.name)
         count += 1
         if os.path.exists(f"{folder}/{name}.denied"):
             check(status == 1 and not out, f"{name}: denied with status 1: {status}")
             for line in open(f"{folder}/{name}.denied").read().splitlines():
                 if not line.startswith("#"):
-                    check("denied: " + line.split(": ", 1)[1] in said, f"{name}: wanted {line}, got {said}")
+                    check("denied: " + line.split(": ", 1)[1] in output, f"{name}: wanted {line}, got {output}")
             continue
-        check(status == 0, f"{name}: {status} {said}")
+        check(status == 0, f"{name}: {status} {output}")
         wanted = open(f"{folder}/{name}.injected").read()
         for warning in re.findall(r"^# (warning: .*)$", wanted, re.M):
-            check(warning in said, f"{name}: wanted {warning}, got {said}")
+            check(warning in output, f"{name}: wanted {warning}, got {output}")
         if re.search(r"^kind: Pod$", text, re.M) and "# untouched" not in wanted:
             wanted = "".join(line + "\n" for line in wanted.splitlines() if not line.startswith("# "))
             out = re.sub(r'(\\"version\\":\\")[^\\]*', r"\1VERSION", out)
@@ -138,10 +138,12 @@ def conversions(program):
         pod = dict(template, apiVersion="v1", kind="Pod")
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": template}}
         for given, at in ((pod, lambda m: m), (job, lambda m: m["spec"]["template"])):
-            status, out, said = admit(program, "-f", "-", "--convert", text=json.dumps(given))
+            status, out, output = admit(program, "-f", "-", "--convert", text=json.dumps(given))
             converted = at(yaml.safe_load(out))
             found = converted["metadata"]["annotations"]
-            check(status == 0 and found == dict(wanted, other="x"), f"{annotations} {limits}: {status} {said} {found}")
+            check(
+                status == 0 and found == dict(wanted, other="x"), f"{annotations} {limits}: {status} {output} {found}"
+            )
             left = converted["spec"]["containers"][0]["resources"]["limits"]
             kept = {k: v for k, v in limits.items() if not wanted or k == "cpu"}
             check(left == kept, f"{annotations} {limits}: {left}")
@@ -151,27 +153,27 @@ def conversions(program):
             sized = ["-f", "-", "-o", "none", "--gpu-memory", "80Gi"]
             _, _, as_alias = admit(program, *sized, "--aliases", text=json.dumps(given))
             status, _, as_ours = admit(program, *sized, text=out)
-            share = lambda said: re.findall(r": (\w+: \d+ percent)", said)
+            share = lambda output: re.findall(r": (\w+: \d+ percent)", output)
             check(status == 0 and share(as_ours) and share(as_ours) == share(as_alias), f"{as_ours} and {as_alias}")
-    status, out, said = admit(
+    status, out, output = admit(
         program,
         "-f",
         "-",
         "--convert",
         text=POD % ("p", "'0.5'") + "---\n" + POD.replace("sluice.dev/", "") % ("q", "'1'"),
     )
-    check(status == 0 and "p: unchanged" in said and "q: converted" in said and out.count("---") == 1, said)
+    check(status == 0 and "p: unchanged" in output and "q: converted" in output and out.count("---") == 1, output)
     bad = {"nvidia.com/gpu": 40, "nvidia.com/gpumem": 8000}
     spec = {"containers": [{"name": "a", "image": "x", "resources": {"limits": bad}}]}
-    status, out, said = admit(program, "-f", "-", "--convert", text=json.dumps({"kind": "Pod", "spec": spec}))
-    check(status == 1 and not out and "(nvidia.com/gpu of container 'a'): '40' is not accepted" in said, said)
+    status, out, output = admit(program, "-f", "-", "--convert", text=json.dumps({"kind": "Pod", "spec": spec}))
+    check(status == 1 and not out and "(nvidia.com/gpu of container 'a'): '40' is not accepted" in output, output)
 
 
 def main():
     program, folder = sys.argv[1:3]
     golden_pairs(program, folder)
     # Several documents on stdin: each gets a decision, one denial sets the status, and accepted ones are printed.
-    status, out, said = admit(
+    status, out, output = admit(
         program,
         "-f",
         "-",
@@ -180,49 +182,51 @@ def main():
     check(status == 1, f"one of three is denied: {status}")
     check('name: "good"' in out and 'name: "bad"' not in out and 'kind: "ConfigMap"' in out, out)
     check(
-        "Pod good: a: 50 percent by sluice.dev/gpu-fraction" in said
-        and "Pod bad: denied: sluice.dev/gpu-fraction: '1.5'" in said,
-        said,
+        "Pod good: a: 50 percent by sluice.dev/gpu-fraction" in output
+        and "Pod bad: denied: sluice.dev/gpu-fraction: '1.5'" in output,
+        output,
     )
-    check("ConfigMap c: unchanged: this kind has no pods" in said, said)
+    check("ConfigMap c: unchanged: this kind has no pods" in output, output)
     # A template: the patch changes the pod template.
-    status, out, said = admit(program, "-f", "-", "-o", "patch", text=JOB % "0.25")
+    status, out, output = admit(program, "-f", "-", "-o", "patch", text=JOB % "0.25")
     patch = json.loads(out)
     check(
         status == 0 and patch and all(o["path"].startswith("/spec/jobTemplate/spec/template/") for o in patch),
         f"{status} {out}",
     )
-    check("its pods: a: 25 percent" in said, said)
-    status, out, said = admit(program, "-f", "-", "-o", "none", text=JOB % "25")
-    check(status == 1 and out == "" and "spec/jobTemplate/spec/template: sluice.dev/gpu-fraction: '25'" in said, said)
+    check("its pods: a: 25 percent" in output, output)
+    status, out, output = admit(program, "-f", "-", "-o", "none", text=JOB % "25")
+    check(
+        status == 1 and out == "" and "spec/jobTemplate/spec/template: sluice.dev/gpu-fraction: '25'" in output, output
+    )
     # JSON, a List, and the setting for gpu-memory.
     pod = {
         "kind": "Pod",
         "metadata": {"name": "p", "annotations": {"sluice.dev/gpu-memory": "10Gi"}},
         "spec": {"containers": [{"name": "a", "image": "x"}]},
     }
-    status, out, said = admit(
+    status, out, output = admit(
         program, "-f", "-", "--gpu-memory", "40Gi", text=json.dumps({"kind": "List", "items": [pod, pod]})
     )
-    check(status == 0 and said.count("a: 25 percent by sluice.dev/gpu-memory") == 2, said)
-    status, _, said = admit(program, "-f", "-", text=json.dumps(pod))
+    check(status == 0 and output.count("a: 25 percent by sluice.dev/gpu-memory") == 2, output)
+    status, _, output = admit(program, "-f", "-", text=json.dumps(pod))
     check(
         status == 1
-        and said.endswith("webhook.assumedGpuMemory (container 'a'); for this command: --gpu-memory 24Gi\n"),
-        f"bytes without a known GPU are denied: {said}",
+        and output.endswith("webhook.assumedGpuMemory (container 'a'); for this command: --gpu-memory 24Gi\n"),
+        f"bytes without a known GPU are denied: {output}",
     )
     # A workload of any kind: each template's pods, and annotations that no template holds.
-    status, out, said = admit(program, "-f", "-", "-o", "patch", text=RAY % ("0.25", "0.5"))
+    status, out, output = admit(program, "-f", "-", "-o", "patch", text=RAY % ("0.25", "0.5"))
     paths = [o["path"] for o in json.loads(out)]
     check(
         status == 0
-        and "its pods (spec/headGroupSpec/template): head: 25 percent" in said
-        and "its pods (spec/workerGroupSpecs/0/template): worker: 50 percent" in said
+        and "its pods (spec/headGroupSpec/template): head: 25 percent" in output
+        and "its pods (spec/workerGroupSpecs/0/template): worker: 50 percent" in output
         and any(p.startswith("/spec/workerGroupSpecs/0/template/spec/containers/0/") for p in paths),
-        f"{status} {said} {paths}",
+        f"{status} {output} {paths}",
     )
-    status, _, said = admit(program, "-f", "-", text=RAY % ("0.25", "5.5"))
-    check(status == 1 and "denied: spec/workerGroupSpecs/0/template: sluice.dev/gpu-fraction: '5.5'" in said, said)
+    status, _, output = admit(program, "-f", "-", text=RAY % ("0.25", "5.5"))
+    check(status == 1 and "denied: spec/workerGroupSpecs/0/template: sluice.dev/gpu-fraction: '5.5'" in output, output)
     # The handler of a RuntimeClass in the same input, whatever the order.
     sandbox = POD % ("boxed", "'0.5'") + "  runtimeClassName: isolated\n"
     runtime = "---\nkind: RuntimeClass\nmetadata: {name: isolated}\nhandler: runsc\n"
@@ -230,8 +234,8 @@ def main():
         text = text.replace(
             "spec: {containers: [{name: a, image: x}]}\n", "spec:\n  containers: [{name: a, image: x}]\n"
         )
-        status, _, said = admit(program, "-f", "-", "-o", "none", text=text)
-        check(status == 0 and ("--nvproxy" in said) == warned, f"{warned}: {status} {said}")
+        status, _, output = admit(program, "-f", "-", "-o", "none", text=text)
+        check(status == 0 and ("--nvproxy" in output) == warned, f"{warned}: {status} {output}")
     conversions(program)
     # Unreadable input gives status 2 and a message with the place.
     for arguments, text, wanted in (
@@ -241,8 +245,8 @@ def main():
         (["-f", "-"], "just text\n", "-: a document is no Kubernetes object; accepted: maps with apiVersion"),
         (["-f", "-", "--gpu-memory", "ten"], "{}", "--gpu-memory: 'ten' is not accepted"),
     ):
-        status, _, said = admit(program, *arguments, text=text)
-        check(status == 2 and wanted in said, f"{arguments}: {status} {said}")
+        status, _, output = admit(program, *arguments, text=text)
+        check(status == 2 and wanted in output, f"{arguments}: {status} {output}")
     print(f"FAILED: {len(failures)}" if failures else "all passed")
     return 1 if failures else 0
 

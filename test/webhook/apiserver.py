@@ -43,10 +43,10 @@ def skip_without_programs(*names):
 
 def gates(programs):
     """The feature gate that amounts in claims need; Kubernetes 1.34 knows it, and it is on since 1.36."""
-    said = subprocess.run(
+    output = subprocess.run(
         [os.path.join(programs, "kube-apiserver"), "--version"], capture_output=True, text=True
     ).stdout
-    minor = int(said.split("v1.")[1].split(".")[0])
+    minor = int(output.split("v1.")[1].split(".")[0])
     return ["--feature-gates=DRAConsumableCapacity=true"] if minor >= 34 else []
 
 

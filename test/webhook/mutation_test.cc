@@ -274,7 +274,7 @@ TEST_CASE("hostile pods are decided in bounded time, with a short message") {
   mounted["spec"]["volumes"][29999]["hostPath"]["path"] = "/dev";
   CHECK(decide(mounted).verdict == Verdict::kDeny);
 
-  // What would take the API server or a decision too long is denied with the number.
+  // A pod that would take the API server or a decision too long is denied with the number.
   Json varied = one(), claimed = one(), placed = one();
   for (int i = 0; i < 10001; ++i) {
     varied["spec"]["containers"][0]["env"].push_back({{"name", "NVIDIA_VISIBLE_DEVICES"}, {"value", "all"}});

@@ -96,17 +96,18 @@ std::vector<std::string> DefaultSidecars() {
 }
 
 std::vector<std::string> DefaultHostPaths() {
-  return {"/dev/nvidia*", "/dev/dri", "/dev/char", "/dev/mem", "/dev/vfio",
-          // Another way to each file of the node, device registers, and the cgroups that hold devices and identity.
-          "/proc", "/sys", "/var/lib/kubelet", "/etc/cdi", "/run/cdi", "/run/nvidia*",
-          // Sockets and state of container runtimes and of the init system, and its services.
-          "/run/containerd", "/run/k3s", "/run/crio", "/run/docker*", "/run/cri-dockerd.sock", "/run/podman",
-          "/run/runc", "/run/nri", "/run/systemd", "/run/dbus", "/var/lib/containerd", "/var/lib/containers",
-          "/var/lib/docker", "/etc/kubernetes", "/etc/containerd", "/etc/crio", "/etc/docker",
-          "/etc/nvidia-container-runtime", "/etc/systemd", "/opt/nri",
-          // The same of k3s and RKE2, k0s, MicroK8s, Bottlerocket and Docker's snap.
-          "/var/lib/rancher", "/etc/rancher", "/var/lib/k0s", "/run/k0s", "/var/snap/microk8s", "/run/host-containerd",
-          "/var/snap/docker", "/run/snap.docker"};
+  return {
+      "/dev/nvidia*", "/dev/dri", "/dev/char", "/dev/mem", "/dev/vfio",
+      // These lead to every file of the node, to device registers, and to the cgroups that hold devices and identity.
+      "/proc", "/sys", "/var/lib/kubelet", "/etc/cdi", "/run/cdi", "/run/nvidia*",
+      // Sockets and state of container runtimes and of the init system, and its services.
+      "/run/containerd", "/run/k3s", "/run/crio", "/run/docker*", "/run/cri-dockerd.sock", "/run/podman", "/run/runc",
+      "/run/nri", "/run/systemd", "/run/dbus", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker",
+      "/etc/kubernetes", "/etc/containerd", "/etc/crio", "/etc/docker", "/etc/nvidia-container-runtime", "/etc/systemd",
+      "/opt/nri",
+      // The same of k3s and RKE2, k0s, MicroK8s, Bottlerocket and Docker's snap.
+      "/var/lib/rancher", "/etc/rancher", "/var/lib/k0s", "/run/k0s", "/var/snap/microk8s", "/run/host-containerd",
+      "/var/snap/docker", "/run/snap.docker"};
 }
 
 std::vector<std::string> DefaultSandboxedRuntimes() {

@@ -33,8 +33,8 @@ struct Decision {
   std::string patch;  // JSON Patch (RFC 6902), a list; empty: no change
   // Of a new pod whose shares are claims: they must exist before the pod does.
   std::vector<ClaimTemplate> claims;
-  // With kTemplate: of `patch` only the resource, other systems' sizes as sluice's, and the marker; empty: the template
-  // has its units.
+  // The part of `patch` for a stored pod template (kTemplate): units, sizes of other systems as sluice's, and the
+  // marker. Empty: the template has its units.
   std::string units_patch;
   std::string reason;  // "trainer: 50 percent by sluice.dev/gpu-fraction"
 

@@ -223,7 +223,7 @@ void Retire(Reserved* reserved, Settlement* settlement) {
   } else {
     {
       DeviceLock device_lock(device->mutex);
-      device->live.ForgetReports(range);  // of blocks of the owner that ends here
+      device->live.ForgetReports(range);  // blocks of the former owner
     }
     // Also a large one passes through the list, so that the oldest is always dropped first.
     state.idle.push_back(range.base);

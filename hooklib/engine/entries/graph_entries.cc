@@ -85,12 +85,14 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
   work.stream = stream;
   work.known = false;
   work.may_write_anywhere = true;
+  work.id = reinterpret_cast<uintptr_t>(executable) | 1;
   bool checks_size = false;
   {
     MutexLock lock(g_mutex);
     if (const auto it = Graphs().find(executable); it != Graphs().end()) {
       GraphAccess& access = it->second;
       ranked = access.Ranked();
+      if (access.kernels_id()) work.id = access.kernels_id() | 1;
       work.known = access.known();
       work.may_write_anywhere = access.may_write_anywhere();
       checks_size = stream->device->active.load(std::memory_order_relaxed) && access.TakeSizeCheck();
@@ -101,7 +103,6 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
     work.reaches = ranked->reaches;
     work.hot_reaches = ranked->hot_count;
   }
-  work.id = reinterpret_cast<uintptr_t>(executable) | 1;
   if (is_planned) return RunWork(work, run);
   stream->device->NoteUse(work);
   return RunCounted(stream, run);

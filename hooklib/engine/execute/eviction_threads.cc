@@ -189,7 +189,7 @@ bool MakeCells(CUstream stream, CellPage* cells) {
       g_real.cuMemHostGetDevicePointer_v2(&cells->device, page, 0) != CUDA_SUCCESS)
     return false;
   cells->host = static_cast<uint32_t*>(page);
-  // A GPU that cannot wait for a value is found out here.
+  // This fails on a GPU that cannot wait for a value.
   return g_real.cuStreamWaitValue32_v2(stream, cells->device, 0, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS;
 }
 

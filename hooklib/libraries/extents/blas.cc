@@ -25,7 +25,7 @@ void AddMatrix(const Operand& at, int64_t rows, int64_t columns, int64_t batch, 
     return set->MarkUnknown(UnknownReason::kUnsupported);
   }
   Region region = Region::Bytes(at.address, static_cast<uint64_t>(run));
-  region.Along(static_cast<uint64_t>(columns), column).Along(static_cast<uint64_t>(batch), stride);
+  region.AddDimension(static_cast<uint64_t>(columns), column).AddDimension(static_cast<uint64_t>(batch), stride);
   set->Add(region, use);
 }
 
@@ -38,7 +38,7 @@ void AddVector(const Operand& at, int64_t length, int64_t batch, Use use, Access
     return set->MarkUnknown(UnknownReason::kUnsupported);
   }
   Region region = Region::Bytes(at.address, at.bytes);
-  region.Along(static_cast<uint64_t>(length), step).Along(static_cast<uint64_t>(batch), stride);
+  region.AddDimension(static_cast<uint64_t>(length), step).AddDimension(static_cast<uint64_t>(batch), stride);
   set->Add(region, use);
 }
 
@@ -61,7 +61,7 @@ void AddTriangle(const Operand& at, int uplo, bool diagonal, int64_t n, Use use,
     region = {at.address, at.bytes - skipped, element, 0, {}};
   }
   if (at.address == 0) return set->MarkUnknown(UnknownReason::kNullOperand);
-  region.Along(static_cast<uint64_t>(n), column);
+  region.AddDimension(static_cast<uint64_t>(n), column);
   set->Add(region, use);
 }
 

@@ -30,15 +30,15 @@ void AddTiled(const Matrix& at, uint64_t bits, uint64_t rows_per_tile, Use use, 
   if (use == Use::kOverwrite && (rows != l.rows || (rest && rows_per_tile > 1))) use = Use::kWrite;
   Region tiles = Region::Bytes(at.address, static_cast<uint64_t>(Bytes(static_cast<int64_t>(rows * 32), bits)));
   if (rest && rows_per_tile > 1) {
-    tiles.Along(full + 1, tile);
+    tiles.AddDimension(full + 1, tile);
   } else {
-    tiles.Along(full, tile);
+    tiles.AddDimension(full, tile);
   }
-  set->Add(tiles.Along(static_cast<uint64_t>(l.batch), batch), use);
+  set->Add(tiles.AddDimension(static_cast<uint64_t>(l.batch), batch), use);
   if (!rest || rows_per_tile > 1) return;
   Region last = Region::Bytes(at.address + full * static_cast<uint64_t>(tile),
                               static_cast<uint64_t>(Bytes(static_cast<int64_t>(rest), bits)));
-  last.Along(rows, Bytes(32, bits)).Along(static_cast<uint64_t>(l.batch), batch);
+  last.AddDimension(rows, Bytes(32, bits)).AddDimension(static_cast<uint64_t>(l.batch), batch);
   set->Add(last, use);
 }
 
@@ -67,7 +67,7 @@ void AddMatrix(const Matrix& at, Use use, AccessSet* set) {
   for (const int64_t plane : {int64_t{0}, l.plane}) {
     Region region = Region::Bytes(at.address + static_cast<uint64_t>(plane),
                                   static_cast<uint64_t>(Bytes(static_cast<int64_t>(inner), bits)));
-    region.Along(outer, Bytes(l.ld, bits)).Along(static_cast<uint64_t>(l.batch), Bytes(l.stride, bits));
+    region.AddDimension(outer, Bytes(l.ld, bits)).AddDimension(static_cast<uint64_t>(l.batch), Bytes(l.stride, bits));
     set->Add(region, use);
     if (!l.plane) break;
   }
@@ -78,7 +78,7 @@ void AddVector(uint64_t address, uint64_t length, uint64_t bits, int batch, int6
   if (!address || length > kMaxElements || batch <= 0) return;
   if (!IsStride(stride)) return set->MarkUnknown(UnknownReason::kUnsupported);
   Region region = Region::Bytes(address, static_cast<uint64_t>(Bytes(static_cast<int64_t>(length), bits)));
-  set->Add(region.Along(static_cast<uint64_t>(batch), Bytes(stride, bits)), use);
+  set->Add(region.AddDimension(static_cast<uint64_t>(batch), Bytes(stride, bits)), use);
 }
 
 // Scale factors of a matrix: `inner` along the dimension that blocks divide. Block scales are padded to 128 x 4.
@@ -135,7 +135,9 @@ void AddEpilogue(const Matmul& call, AccessSet* set) {
     if (call.aux_ld < 0 || d.rows > kMaxElements || d.columns > kMaxElements || d.batch < 0)
       return set->MarkUnknown(UnknownReason::kUnsupported);
     Region bits = Region::Bytes(call.aux, (d.rows + 7) / 8);
-    set->Add(bits.Along(d.columns, call.aux_ld / 8).Along(static_cast<uint64_t>(d.batch), call.aux_stride / 8), use);
+    set->Add(
+        bits.AddDimension(d.columns, call.aux_ld / 8).AddDimension(static_cast<uint64_t>(d.batch), call.aux_stride / 8),
+        use);
   } else {
     if (call.aux_type >= 0) aux.layout.type = call.aux_type;
     AddMatrix(aux, use, set);

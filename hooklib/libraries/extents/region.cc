@@ -76,7 +76,7 @@ bool AppendBox(Box box, uint64_t gap, size_t limit, std::vector<Range>* out) {
 
 }  // namespace
 
-Region& Region::Along(uint64_t count, int64_t stride) {
+Region& Region::AddDimension(uint64_t count, int64_t stride) {
   if (count != 1) {
     if (rank == kMaxRank) {  // more than any library's descriptor holds
       run = 0;

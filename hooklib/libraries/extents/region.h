@@ -25,7 +25,7 @@ struct Region {
   std::array<Dim, kMaxRank> dims{};
 
   static Region Bytes(uint64_t base, uint64_t bytes) { return {base, bytes, 0, 0, {}}; }
-  Region& Along(uint64_t count, int64_t stride);  // one more dimension, outside the ones before
+  Region& AddDimension(uint64_t count, int64_t stride);  // one more dimension, outside the ones before
   bool empty() const;
 };
 

@@ -33,8 +33,8 @@ bool AddPacked(uint64_t address, const Tensor& tensor, uint64_t bits, Use use, A
   Region region = Region::Bytes(address, (row + 7) / 8);
   for (int d = 0; d < tensor.rank; ++d) {
     if (d == inner) continue;
-    region.Along(static_cast<uint64_t>(tensor.dims[d]),
-                 static_cast<int64_t>(static_cast<__int128>(tensor.strides[d]) * bits / 8));
+    region.AddDimension(static_cast<uint64_t>(tensor.dims[d]),
+                        static_cast<int64_t>(static_cast<__int128>(tensor.strides[d]) * bits / 8));
   }
   set->Add(region, use);
   return true;
@@ -61,7 +61,7 @@ bool AddTensor(uint64_t address, const Tensor& tensor, Use use, AccessSet* set) 
     int64_t step;
     if (__builtin_mul_overflow(tensor.strides[d], static_cast<int64_t>(bits / 8), &step))
       return set->MarkUnknown(UnknownReason::kUnsupported), false;
-    region.Along(static_cast<uint64_t>(tensor.dims[d]), step);
+    region.AddDimension(static_cast<uint64_t>(tensor.dims[d]), step);
   }
   set->Add(region, use);
   return true;

@@ -234,7 +234,7 @@ uint32_t ReadStrided(const TorchKernel& k, void* const* parameters, std::vector<
     for (uint32_t d = 0; d < dims; ++d) {
       const auto stride = At<uint32_t>(f, kStridesAt + 4 * (uint64_t{k.operands} * d + i));
       if (stride) region.run = std::min<uint64_t>(region.run, stride);
-      region.Along(At<uint32_t>(f, 4 + 12 * uint64_t{d}), stride);
+      region.AddDimension(At<uint32_t>(f, 4 + 12 * uint64_t{d}), stride);
     }
     ranges.clear();
     if (!AppendRanges(region, kPageBytes, 64, &ranges)) {

@@ -10,6 +10,8 @@ namespace sluice::policy {
 namespace {
 constexpr int kSetsShift = 64 - 11;
 constexpr size_t kMaxChunks = 128;  // of one set: a launch on more chunks runs for longer than a look at them takes
+constexpr size_t kMinWideChunks = 512;  // 1 GiB
+constexpr size_t kMaxWideChunks = size_t{1} << 18;  // of all wide sets: 3 MiB of pointers and bytes
 constexpr uint64_t kQuietLaunches = 64;  // no set is steady where chunks are fetched or evicted more often
 }  // namespace
 
@@ -23,8 +25,16 @@ SteadySets::Set* SteadySets::Find(uint64_t now, StreamId stream, uint64_t id, st
   if (set->key_ == key) return set;
   set->key_ = key;
   set->confirmed_at_ = 0;
-  set->is_steady_ = false;
+  set->is_steady_ = false;  // its chunks stay until Confirm: launches may not be noted yet
   return set;
+}
+
+void SteadySets::DropWide(Set* set) {
+  if (!std::exchange(set->is_wide_, false)) return;
+  wide_chunks_ -= set->chunks.size();
+  set->chunks = {};
+  set->named_bytes_ = {};
+  set->is_steady_ = false;
 }
 
 void SteadySets::Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_hash, std::span<Chunk* const> chunks) {
@@ -33,8 +43,17 @@ void SteadySets::Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_h
   };
   const bool again = set->confirmed_at_ > changed_at_;
   set->confirmed_at_ = now;
-  set->is_steady_ = again && chunks.size() <= kMaxChunks && std::all_of(chunks.begin(), chunks.end(), is_noted);
+  DropWide(set);
+  const bool is_wide = chunks.size() >= kMinWideChunks && chunks.size() <= kMaxWideChunks;
+  set->is_steady_ =
+      again && (chunks.size() <= kMaxChunks || is_wide) && std::all_of(chunks.begin(), chunks.end(), is_noted);
   if (!set->is_steady_) return;
+  if (is_wide && wide_chunks_ + chunks.size() > kMaxWideChunks) {
+    for (Set& other : sets_) DropWide(&other);
+  }
+  set->is_wide_ = is_wide;
+  if (is_wide) wide_chunks_ += chunks.size();
+  set->last_launch_ = now;
   set->stream = stream;
   set->set_hash = set_hash;
   set->chunks.assign(chunks.begin(), chunks.end());
@@ -55,6 +74,7 @@ void SteadySets::SettleAll(uint64_t iteration) {
       CountLinkBytes(chunk, pending_launches * OverLink(set->named_bytes_[i], set->usage_.sparse), iteration);
       if (set->usage_.required) chunk->last_required_at = set->last_launch_;
       chunk->named_at = chunk->last_use = set->last_launch_;
+      if (set->is_wide_) chunk->next_use = set->last_launch_ + set->gap_;
       chunk->use[chunk->use[0].stream == set->stream ? 0 : 1].seq = set->seq_;
     }
   }

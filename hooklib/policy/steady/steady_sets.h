@@ -2,6 +2,9 @@
 // so its chunks need not be looked at. Its notes on their use are kept with the set until chunks are asked about
 // (Settle). That saves 51 of 90 instructions for each chunk of the set.
 //
+// A wide set is that of a launch which names a paged cache: thousands of chunks, of which it touches few, so it runs for
+// less time than a look at them takes. The predictor does not get its chunks either: Settle sets their next use.
+//
 // Times are launch numbers. Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_POLICY_STEADY_STEADY_SETS_H_
 #define SLUICE_HOOKLIB_POLICY_STEADY_STEADY_SETS_H_
@@ -30,6 +33,8 @@ class SteadySets {
 
    private:
     friend class SteadySets;
+    bool is_wide_ = false;
+    uint64_t gap_ = 0;                   // of a wide set: launches between its last two
     uint64_t key_ = 0;                   // of the launch's stream, id and extents
     uint64_t confirmed_at_ = 0;          // when its chunks were last found resident, and their use noted
     bool is_steady_ = false;             // false: met once
@@ -45,6 +50,7 @@ class SteadySets {
   void NoteChange(uint64_t now) { changed_at_ = now; }
   // The launch's place among the sets; null: too much is fetched and evicted.
   Set* Find(uint64_t now, StreamId stream, uint64_t id, std::span<const Extent> extents);
+  static bool IsWide(const Set& set) { return set.is_wide_; }
   bool IsSteady(const Set& set) const { return set.is_steady_ && set.confirmed_at_ > changed_at_; }
   // All chunks of the launch are resident, and their use was noted just now. The set becomes steady with the second
   // such call, if nothing was fetched or evicted since the first: most sets of a program that takes new memory are met
@@ -54,6 +60,7 @@ class SteadySets {
   void NoteRepeat(Set* set, uint64_t now, Seq seq, Usage usage, uint64_t iteration) {
     if (set->pending_launches_ && set->usage_ != usage) Settle(iteration);
     if (set->pending_launches_++ == 0) unsettled_.push_back(set);
+    if (set->is_wide_) set->gap_ = now - set->last_launch_;
     set->last_launch_ = now;
     set->seq_ = seq;
     set->usage_ = usage;
@@ -70,9 +77,11 @@ class SteadySets {
 
  private:
   void SettleAll(uint64_t iteration);
+  void DropWide(Set* set);  // gives its memory back; all of its launches were noted
 
   uint64_t changed_at_ = 0;
   std::vector<Set> sets_;  // by key
+  size_t wide_chunks_ = 0;  // of all wide sets
   std::vector<Set*> unsettled_;
 };
 

@@ -183,6 +183,22 @@ void TouchedChunks::MarkTouchesOver() {
   touched_.MarkOver([this](const Mark& mark) { return timeline_->Done(mark); });
 }
 
+// An untouched chunk was touched. Others that will be, too, are fetched with the next launch that names them.
+void TouchedChunks::TakeCompanions(const Chunk& touched) {
+  const auto untouched = [this](Va base) {
+    Chunk* const chunk = chunks_.Find(base);
+    return chunk && chunk->touch == Touch::kUntouched ? chunk : nullptr;
+  };
+  for (const Va base : touched_.companions().GroupOf(touched.base)) {
+    if (Chunk* const chunk = untouched(base)) touched_.Return(chunk, now_);
+  }
+  for (const Va base : touched_.companions().AlikeOf(touched.base)) {
+    if (Chunk* const chunk = untouched(base)) touched_.Presume(chunk, now_);
+  }
+  // Caches grow upwards.
+  if (Chunk* const chunk = untouched(touched.base + kChunkBytes)) touched_.Presume(chunk, now_);
+}
+
 void TouchedChunks::ConcludeTouches(std::span<const Va> pages, bool lost) {
   for (const Va page : pages) {
     Chunk* const chunk = chunks_.Find(page);
@@ -201,9 +217,7 @@ void TouchedChunks::ConcludeTouches(std::span<const Va> pages, bool lost) {
     candidates_.Unrank(chunk);
     if (chunk->has_contents()) stats_.fault_bytes += kChunkBytes;
     touched_late_.push_back(chunk->base);
-    // Caches grow upwards: the chunk behind it is fetched with the next launch that names it.
-    Chunk* const next = is_late ? chunks_.Find(chunk->base + kChunkBytes) : nullptr;
-    if (next && next->touch == Touch::kUntouched) touched_.Presume(next, now_);
+    if (is_late) TakeCompanions(*chunk);
   }
   if (lost) {
     touched_.Repeat([this](Va base) {

@@ -29,6 +29,7 @@ class TouchedChunks : public Fetches {
                       bool is_graph, bool sparse);
   void TryResident(Chunk* chunk, Extent operand, StreamId stream);
   void ScheduleSamples();
+  void TakeCompanions(const Chunk& touched);
   void TakeFaultedIn(Chunk* chunk);
   void FetchTouched(StreamId stream);
 };

@@ -3,7 +3,7 @@
 # shellcheck disable=SC2034  # the scripts that source this file use the variables
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
-. "$ROOT/scripts/env.sh"
+. "$ROOT/scripts/env.sh" ''             # without the arguments: these scripts answer --help themselves
 
 STATE=/var/lib/sluice-cluster          # gone after `down`
 RUN=/run/sluice-cluster                # sockets: short paths, a Unix socket's name holds 107 characters
@@ -58,7 +58,7 @@ tell() {  # a line with the time since the command began
   printf '%3d.%d s  %s\n' $((ms / 1000)) $((ms % 1000 / 100)) "$*" >&2
 }
 
-# until_true SECONDS WHAT COMMAND...: says what it waits for when that takes longer than five seconds.
+# until_true SECONDS SUBJECT COMMAND...: names the awaited subject if that takes longer than five seconds.
 until_true() {
   local limit=$1 what=$2 start=$SECONDS told=
   shift 2

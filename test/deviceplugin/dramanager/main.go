@@ -332,7 +332,7 @@ func (n *node) check() {
 	}
 }
 
-// health compares what kubelet says of a pod's devices with the cards.
+// health compares kubelet's report of a pod's devices with the cards.
 func (n *node) health() {
 	for _, pod := range n.pods {
 		for _, claim := range pod.Spec.ResourceClaims {

@@ -194,7 +194,7 @@ func (n *node) restartKubelet() {
 	}}
 }
 
-// health is what kubelet writes into the pod's status about one claim.
+// health is the entry about one claim that kubelet writes into the pod's status.
 func (k *kubelet) health(pod *v1.Pod, claim string) v1.ResourceHealthStatus {
 	status := v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "main"}}}
 	switch m := any(k.dra).(type) {

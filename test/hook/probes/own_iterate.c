@@ -1,5 +1,5 @@
-/* A program with a dl_iterate_phdr of its own, as Seastar and ClickHouse have. Prints whether it works, and what cuInit
- * of the driver answers. */
+/* A program with a dl_iterate_phdr of its own, as Seastar and ClickHouse have. Prints whether it works, and the
+ * answer of the driver's cuInit. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

@@ -1,4 +1,4 @@
-/* total LIBRARY...: the first library whose cuInit succeeds, as programs look for a driver; prints what it answers. */
+/* total LIBRARY...: the first library whose cuInit succeeds, as programs look for a driver; prints its answer. */
 #include <dlfcn.h>
 #include <stdio.h>
 

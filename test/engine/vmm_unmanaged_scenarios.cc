@@ -21,7 +21,7 @@ void Fill(CUdeviceptr at, uint64_t bytes, unsigned seed) {
 }  // namespace
 
 // What managed memory cannot do: whatever it is needed for, the contents of the handle and its neighbours stay.
-SCENARIO(vmm_becomes_plain) {
+SCENARIO(vmm_becomes_unmanaged) {
   Card card;
   size_t free_bytes = 0;
   OK(cuMemGetInfo(&free_bytes, nullptr));

@@ -1,6 +1,6 @@
 """How often convolutions, matrix products and others read a remote operand (accessed-by), without the hook.
 
-    timeout -k 2 60 python3 experiments/probes/in_place_reread.py    # 20 s; in_place_reread.json in $OUT or build/gpu
+    timeout -k 2 60 python3 experiments/probes/remote_reread.py    # 20 s; remote_reread.json in $OUT or build/gpu
 
 One operand of each call is in managed memory of the host, mapped to the card; the others are on the card. The call then
 runs with all operands on the card. The time beyond a kernel that streams the same bytes once is re-reading:
@@ -154,7 +154,7 @@ def cases():
     yield from attention(4, 32, 512, 64)
 
 
-def in_place(host, call, operands):
+def measure_remote(host, call, operands):
     here = milliseconds(lambda: call(**operands), 3)
     for which, tensor in operands.items():
         size = tensor.untyped_storage().nbytes()
@@ -164,7 +164,7 @@ def in_place(host, call, operands):
                 "operand": which,
                 "bytes": size,
                 "ms_on_card": here,
-                "ms_in_place": milliseconds(lambda: call(**there), 2),
+                "ms_remote": milliseconds(lambda: call(**there), 2),
             }
 
 
@@ -181,7 +181,7 @@ def main():
     try:
         guard.variables(guard.open_nvml(), MANAGED_BYTES)
     except guard.Refused as error:
-        sys.exit(f"in_place_reread: {error}")
+        sys.exit(f"remote_reread: {error}")
     torch.manual_seed(7)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
@@ -201,14 +201,14 @@ def main():
             left_out += 1
             continue
         try:
-            for one in in_place(host, call, operands):
+            for one in measure_remote(host, call, operands):
                 one["passes"] = (
-                    one["ms_in_place"] * 1e6 * (rate_out if one["operand"] == "out" else rate_in) / one["bytes"]
+                    one["ms_remote"] * 1e6 * (rate_out if one["operand"] == "out" else rate_in) / one["bytes"]
                 )
                 results["calls"].append({"call": name, **one})
                 print(
                     f"{name}: {one['operand']}, {one['bytes'] / 2**20:.1f} MiB: {one['ms_on_card']:.3f} ms on the "
-                    f"card, {one['ms_in_place']:.3f} in place: {one['passes']:.2f} passes",
+                    f"card, {one['ms_remote']:.3f} remote: {one['passes']:.2f} passes",
                     flush=True,
                 )
         except RuntimeError as error:  # this PyTorch refuses the call; the others still run
@@ -217,7 +217,7 @@ def main():
         print(f"{left_out} calls left out: {SECONDS} s are over")
     out = pathlib.Path(os.environ.get("OUT") or HERE.parents[1] / "build" / "gpu")
     out.mkdir(parents=True, exist_ok=True)
-    (out / "in_place_reread.json").write_text(json.dumps(results, indent=1))
+    (out / "remote_reread.json").write_text(json.dumps(results, indent=1))
 
 
 main()
