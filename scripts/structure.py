@@ -3,6 +3,8 @@
 In hooklib/policy, hooklib/engine and hooklib/memory no header has more than 150 lines, and no class more than 25 public
 functions: a header is split by responsibility, a class into parts that know their own state. A base class counts
 without those that it derives from. Constructors, destructors and operators do not count, overloads count each.
+A chunk has at most so many fields of its own and flags among them, which may only fall: what one policy needs lies in
+that policy's own table, and where a chunk is in ChunkState.
 --list prints the longest headers and the largest classes instead.
 """
 
@@ -14,6 +16,8 @@ import source_text
 FOLDERS = ("hooklib/policy/", "hooklib/engine/", "hooklib/memory/")
 LINES = 150
 FUNCTIONS = 25
+CHUNK = "hooklib/memory/chunk.h"
+FIELDS, FLAGS = 53, 12
 CLASS = re.compile(
     r"\b(?P<kind>class|struct)\s+(?:SLUICE_\w+(?:\([^()]*\))?\s+|alignas\(\w+\)\s+)*(?P<name>\w+)(?:\s+final)?"
     r"(?:\s*:\s*[^;{}()]*)?\s*\{"
@@ -105,6 +109,15 @@ def classes(code, prefix=""):
         at = end
 
 
+def chunk_fields():
+    """How many fields struct Chunk has, and how many of them are flags."""
+    code = code_of(source_text.ROOT / CHUNK)
+    body = code[re.search(r"\bstruct Chunk\b[^;{]*\{", code).end() :]
+    declarations = [piece.strip() for piece in body[: body.index("};")].split(";")]
+    fields = [piece for piece in declarations if piece and "(" not in piece]
+    return len(fields), sum(piece.startswith("bool ") for piece in fields)
+
+
 def headers():
     paths = source_text.tracked("*.h")
     return [path for path in paths if path.as_posix().startswith(FOLDERS)]
@@ -116,6 +129,8 @@ def main(arguments):
     for path in sizes:
         for name, public in classes(code_of(path)):
             counts[(path, name)] = len(public)
+    fields, flags = chunk_fields()
+    too_many = fields > FIELDS or flags > FLAGS
     long = sorted((path for path in sizes if sizes[path] > LINES), key=lambda path: -sizes[path])
     large = sorted((key for key in counts if counts[key] > FUNCTIONS), key=lambda key: -counts[key])
     if arguments == ["--list"]:
@@ -123,7 +138,10 @@ def main(arguments):
             print(f"{sizes[path]:5} lines     {path}")
         for path, name in sorted(counts, key=lambda key: -counts[key])[:12]:
             print(f"{counts[(path, name)]:5} functions {path}: {name}")
+        print(f"{fields:5} fields    {CHUNK}: {flags} of them flags")
     else:
+        if too_many:
+            print(f"{CHUNK}: {fields} fields, {flags} of them flags; at most {FIELDS} and {FLAGS} are accepted")
         for path in long:
             print(f"{path}: {sizes[path]} lines; a header has at most {LINES}")
         for path, name in large:
@@ -132,7 +150,7 @@ def main(arguments):
         f"structure: {len(sizes)} headers, {len(long)} too long; {len(counts)} classes, {len(large)} too large",
         file=sys.stderr,
     )
-    return 1 if (long or large) and arguments != ["--list"] else 0
+    return 1 if (long or large or too_many) and arguments != ["--list"] else 0
 
 
 if __name__ == "__main__":

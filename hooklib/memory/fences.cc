@@ -5,7 +5,7 @@
 namespace sluice::memory {
 
 void Fences::Close() {
-  if (!used_) return;
+  if (!used_ || held_) return;
   Closed closed{open_, {}};
   if (!timeline_->MarkAll(&closed.marks)) return;
   closed_.push_back(std::move(closed));

@@ -19,7 +19,7 @@ class Fences {
 
   // The open fence: ranges that are freed now belong to it.
   Epoch open() const { return open_; }
-  // Closes the open fence if anything waits for it. No effect while a capture forbids marks.
+  // Closes the open fence if anything waits for it. No effect while it is held, or a capture forbids marks.
   void Close();
   // Whether the fence was closed and all work before it is done.
   bool Done(Epoch epoch);
@@ -28,6 +28,12 @@ class Fences {
     used_ = true;
     return open_;
   }
+  // The same of work that is not queued yet: the fence stays open until Release().
+  Epoch Hold() {
+    held_ = true;
+    return Use();
+  }
+  void Release() { held_ = false; }
 
  private:
   struct Closed {
@@ -38,7 +44,7 @@ class Fences {
   Timeline* timeline_;
   Epoch open_ = 1;
   Epoch done_ = 0;  // all fences up to this one are done
-  bool used_ = false;
+  bool used_ = false, held_ = false;
   std::deque<Closed> closed_;
 };
 

@@ -6,9 +6,9 @@
 namespace sluice::policy {
 
 void ChunkNotes::EndPrefetch(Chunk* chunk) {
-  if (!chunk->prefetched) return;
-  chunk->prefetched = false;
-  uint64_t& bytes = queues_[chunk->fetch_stream].prefetched_bytes;
+  if (!chunk->prefetched()) return;
+  chunk->SetPrefetched(false);
+  uint64_t& bytes = queues_[chunk->fetch_stream()].prefetched_bytes;
   bytes -= std::min(bytes, kChunkBytes);
 }
 
@@ -23,7 +23,7 @@ void ChunkNotes::EndPromotion(Chunk* chunk) {
 }
 
 void ChunkNotes::NoteEvicted(Chunk* chunk) {
-  if (chunk->cold || !chunk->has_contents || chunk->evicted_iteration == iterations_.number() ||
+  if (chunk->cold || !chunk->has_contents() || chunk->evicted_iteration == iterations_.number() ||
       !IsLongLived(*chunk, 0))
     return;
   chunk->evicted_repeatedly = chunk->evicted_iteration && chunk->evicted_iteration + 2 >= iterations_.number();
@@ -42,7 +42,7 @@ void ChunkNotes::NoteSwappedIn(Chunk* chunk) {
 // forward pass, since they are needed last, and are used two or three times in an iteration, which may count one use
 // more. By the driver's calls that is cheaper remote.
 bool ChunkNotes::CheaperRemote(const Chunk& chunk) const {
-  if (chunk.mapped_remote) return true;
+  if (chunk.mapped_remote()) return true;
   // Write-backs by threads run beside all else. Chunks of one pass that stayed remote took the transformer's step at a
   // third of its live bytes from 314 to 343 ms.
   if (!link_.slow_write_back()) return false;
@@ -68,15 +68,17 @@ bool ChunkNotes::CheaperSwapped(const Chunk& chunk) const {
 }
 
 void ChunkNotes::MapRemote(Chunk* chunk) {
-  if (chunk->mapped_remote) return;
-  chunk->mapped_remote = chunk->maybe_mapped = true;
+  if (chunk->mapped_remote()) return;
+  chunk->Map();
   plan_.map_remote.push_back({chunk->base, kChunkBytes});
 }
 
 void ChunkNotes::UnmapRemote(Chunk* chunk) {
-  if (!chunk->mapped_remote) return;
-  chunk->mapped_remote = false;
+  if (!chunk->mapped_remote()) return;
+  chunk->Unmap();
   plan_.unmap_remote.push_back({chunk->base, kChunkBytes});
+  // Queued work that was to use it remotely faults instead.
+  if (!chunk->resident() && IsUsedElsewhere(*chunk)) fault_residue_.Add(chunk);
 }
 
 // The chunk is fetched for a launch that requires it resident. The mapping would only make its next eviction cost more,
@@ -100,21 +102,30 @@ void ChunkNotes::NoteUse(Chunk* chunk, Mark mark) {
   if (slot != std::end(chunk->use)) {
     *slot = mark;
   } else {
-    chunk->use_epoch = fences_->Use();  // closed when room is needed, behind this launch
+    chunk->use_epoch = fences_->Hold();  // closed when room is needed, behind this launch
   }
+}
+
+// Whether unfinished work of other streams than the launch's uses the chunk.
+bool ChunkNotes::IsUsedElsewhere(const Chunk& chunk) {
+  const auto is_elsewhere = [this](const Mark& use) {
+    return use.stream && use.stream != last_queues_.first && !timeline_->Done(use);
+  };
+  return std::any_of(std::begin(chunk.use), std::end(chunk.use), is_elsewhere) ||
+         (chunk.use_epoch && !fences_->Done(chunk.use_epoch));
 }
 
 // The host runs ahead: a prefetch for a later launch may arrive before the launch that is timed without it runs.
 bool ChunkNotes::IsBeingProbed(const Chunk& chunk) {
-  return chunk.probed && std::any_of(std::begin(chunk.use), std::end(chunk.use),
-                                     [this](const Mark& use) { return use.stream && !timeline_->Done(use); });
+  return chunk.probed() && std::any_of(std::begin(chunk.use), std::end(chunk.use),
+                                       [this](const Mark& use) { return use.stream && !timeline_->Done(use); });
 }
 
 // A chunk that is evicted again is among those whose use is the rarest. From then on it is used in host memory: a fault
 // costs several times as much.
 void ChunkNotes::NoteUnnamedEviction(Chunk* chunk) {
   if (!std::exchange(chunk->unnamed_by_faults, false) || chunk->last_use > chunk->touched_at) return;  // or named since
-  if (chunk->unnamed_out && unnamed_.may_map && chunk->has_contents) MapRemote(chunk);
+  if (chunk->unnamed_out && unnamed_.may_map && chunk->has_contents()) MapRemote(chunk);
   chunk->unnamed_out = now_;
 }
 

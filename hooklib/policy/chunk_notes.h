@@ -17,6 +17,7 @@ class ChunkNotes : public PlanBuilder {
 
   bool IsLongLived(const Chunk& chunk, uint64_t id) const { return iterations_.IsLongLived(chunk, id, now_); }
   bool IsBeingProbed(const Chunk& chunk);
+  bool IsUsedElsewhere(const Chunk& chunk);
   bool IsUsedSinceGraph(const Chunk& chunk) const { return chunk.last_use > last_graph_at_; }
   // The comparisons.
   bool CheaperRemote(const Chunk& chunk) const;

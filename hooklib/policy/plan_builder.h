@@ -25,26 +25,27 @@ class PlanBuilder : public ResidencyFigures {
   // Changes the state that makes a chunk idle: resident, but without live bytes.
   template <typename F>
   void ChangeIdle(Chunk* chunk, F change) {
-    const auto idle = [chunk] { return chunk->resident && chunk->live_bytes == 0 && chunk->pins == 0; };
+    const auto idle = [chunk] { return chunk->resident() && chunk->live_bytes == 0 && chunk->pins == 0; };
     const bool before = idle();
     change();
     idle_bytes_ += (idle() ? kChunkBytes : 0) - (before ? kChunkBytes : 0);
   }
   void SetResident(Chunk* chunk, bool resident) {
-    if (chunk->resident == resident) return;
+    if (chunk->resident() == resident) return;
     NoteChange();
-    chunk->fetched_whole = false;
     resident_bytes_ += resident ? kChunkBytes : -kChunkBytes;
-    ChangeIdle(chunk, [&] { chunk->resident = resident; });
+    ChangeIdle(chunk, [&] { resident ? chunk->FaultIn() : chunk->Leave(); });
   }
+  // kNever: it will be, behind the launch that is being planned.
   bool IsEvicting(const Chunk& chunk) {
-    return chunk.evict_op && !timeline_->OutDone(chunk.evict_stream, chunk.evict_op);
+    return chunk.evict_op() && !timeline_->OutDone(chunk.evict_stream(), chunk.evict_op());
   }
   // Whether a queue other than the newest eviction's may still be evicting it. The flag alone says nothing: it stays
   // after that eviction's end.
-  bool IsEvictingElsewhere(const Chunk& chunk) const { return chunk.evicting_elsewhere && HasEvictionsInFlight(); }
+  bool IsEvictingElsewhere(const Chunk& chunk) const { return chunk.evicting_elsewhere() && HasEvictionsInFlight(); }
   bool IsEvictingElsewhere(Chunk* chunk) {
-    return chunk->evicting_elsewhere = IsEvictingElsewhere(std::as_const(*chunk));
+    chunk->SetEvictingElsewhere(IsEvictingElsewhere(std::as_const(*chunk)));
+    return chunk->evicting_elsewhere();
   }
 
   void ClearPlan() {

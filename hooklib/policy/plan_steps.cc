@@ -15,7 +15,7 @@ void PlanBuilder::ClearWholePlan() {
 void PlanBuilder::NumberEvictAfter(StreamQueues* queues, bool graph) {
   Merge(&plan_.evict_after);
   plan_.evict_after_op = ++queues->out_op;
-  for (Chunk* chunk : evicted_behind_) chunk->evict_op = plan_.evict_after_op;
+  for (Chunk* chunk : evicted_behind_) chunk->NumberEviction(plan_.evict_after_op);
   stats_.bytes_out += evicted_behind_.size() * kChunkBytes;
   queues->graph_out_op = graph ? plan_.evict_after_op : 0;
   queues->bytes_beside_graph = 0;
@@ -60,7 +60,8 @@ bool PlanBuilder::MayOverlapEviction(StreamQueues* queues, StreamId stream, cons
       timeline_->OutDone(stream, queues->graph_out_op))
     return false;
   for (const Extent& run : step.fetch) {
-    if (IsEvicting(*chunks_.Find(run.base))) return false;
+    const Chunk& chunk = *chunks_.Find(run.base);
+    if (!chunk.has_leave_pending() && IsEvicting(chunk)) return false;
   }
   queues->bytes_beside_graph += bytes;
   return true;

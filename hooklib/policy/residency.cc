@@ -19,7 +19,7 @@ void Residency::AddArena(Extent arena, bool populated) {
 void Residency::NotePopulated(Extent range) {
   chunks_.ForEach(range, [this](Chunk& chunk) {
     SetResident(&chunk, true);
-    chunk.fetched_whole = true;
+    chunk.FetchWhole();
     candidates_.Unrank(&chunk);
     // An unallocated chunk uses room without need: it is discarded like a free one.
     if (std::exchange(chunk.in_freed_list, true)) return;
@@ -59,7 +59,8 @@ void Residency::AddLive(Extent range) {
       chunk.cold = chunk.unnamed_by_faults = false;
       chunk.unnamed_out = 0;
       touched_.Forget(&chunk);
-      if (chunk.discarded && !chunk.has_contents && !chunk.reused_after_discard) {
+      if (chunk.has_fault_residue()) fault_residue_.List(&chunk);
+      if (chunk.discarded() && !chunk.has_contents() && !chunk.reused_after_discard) {
         chunk.reused_after_discard = true;
         reused_after_discard_.push_back(&chunk);
       }
@@ -82,7 +83,7 @@ void Residency::RemoveLive(Extent range, Extent owner) {
         last_queues_.second->predictor.NoteFreed(chunk, now_ + 1 - chunk.last_use);
       if (!chunk.in_freed_list) {
         chunk.in_freed_list = true;
-        (chunk.resident ? freed_resident_ : freed_on_host_).push_back(&chunk);
+        (chunk.resident() ? freed_resident_ : freed_on_host_).push_back(&chunk);
       }
     }
   });
@@ -209,6 +210,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     Merge(&plan_.populate_on_host);
   }
   unnamed_.may_map = false;
+  fences_->Release();  // the launch is queued next
   return plan_;
 }
 
@@ -242,10 +244,6 @@ void Residency::PlanMoves(PlannedLaunch* launch, StreamQueues* queues, std::opti
     FetchMissing(*launch, queues);
   }
   if (launch->can_queue && !fault_residue_.empty()) SweepFaultResidue(stream);
-  for (Chunk* chunk : evicted_behind_) {
-    chunk->evict_op = kNever;  // until it has its number
-    chunk->evict_stream = stream;
-  }
   if (!launch->can_queue || !missing_.empty() || plan_.now.in_op) return;
   if (resident_bytes_ > launch->capacity && now_ >= shrink_paused_until_) {
     // More is resident than the capacity allows now, and this launch needs no room.
@@ -306,8 +304,7 @@ void Residency::ForgetStream(StreamId stream) {
     for (Mark& use : chunk.use) {
       if (use.stream == stream) use = {};
     }
-    if (chunk.fetch_stream == stream) chunk.fetch_op = 0;
-    if (chunk.evict_stream == stream) chunk.evict_op = 0;
+    chunk.ForgetStream(stream);
   });
 }
 

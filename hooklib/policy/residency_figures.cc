@@ -8,7 +8,7 @@ uint64_t ResidencyFigures::MissingBytes(std::span<const Extent> set) {
   missing_.clear();
   for (const Extent& extent : set) {
     chunks_.ForEach(extent, [this](Chunk& chunk) {
-      if (!chunk.resident) missing_.push_back(&chunk);
+      if (!chunk.resident()) missing_.push_back(&chunk);
     });
   }
   // Small tensors share a chunk.
@@ -61,7 +61,7 @@ uint64_t ResidencyFigures::wrong_predictions() const {
 
 bool ResidencyFigures::HasAllResident() const {
   return std::all_of(set_.begin(), set_.end(), [this](const Chunk* chunk) {
-    return chunk->mapped_remote || (chunk->resident && chunk->demand_paged_at != now_);
+    return chunk->mapped_remote() || (chunk->resident() && chunk->demand_paged_at != now_);
   });
 }
 

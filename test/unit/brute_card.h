@@ -203,8 +203,7 @@ class BruteCard final : public memory::Timeline {
     for (const Extent& run : step.unmap) Each(run, [](Page& p) { p.mapped = false; });
     for (const Extent& run : step.duplicate) {
       Each(run, [&](Page& p) {
-        // Pages that faults have brought are no resident chunk, and may be there.
-        Expect(!p.on_gpu || p.faulted, "a chunk on the GPU is advised as a duplicate");
+        Expect(!p.on_gpu, "a chunk on the GPU is advised as a duplicate");
         p.duplicate = true;
       });
     }
@@ -250,7 +249,7 @@ class BruteCard final : public memory::Timeline {
           case Action::kFetch:
             if (!p.on_gpu) p.gpu = p.host;
             p.on_gpu = true;
-            p.discarded = false;
+            p.discarded = p.faulted = false;
             return;
           default:  // a missing page needs no eviction; discarded contents stay undefined
             if (p.on_gpu) p.host = p.gpu;

@@ -22,7 +22,7 @@ struct Ranked {
   Ranked() {
     table.AddArena(Chunks(0, 8));
     table.ForAll([this](Chunk& chunk) {
-      chunk.resident = true;
+      chunk.FaultIn();
       rank[chunk.base] = Number(&chunk);
       candidates.Unrank(&chunk);
     });
@@ -72,10 +72,10 @@ TEST_CASE("a chunk's newest entry counts, and none once it was evicted") {
   gpu.Begin();
   gpu.rank[Chunks(0).base] = 100;
   gpu.candidates.Unrank(gpu.At(0));
-  gpu.At(7)->resident = false;
+  gpu.At(7)->Leave();
   gpu.candidates.Remove(gpu.At(7));
   gpu.candidates.Unrank(gpu.At(6));
-  gpu.At(6)->resident = false;  // before it is ranked
+  gpu.At(6)->Leave();  // before it is ranked
   gpu.Begin();
   CHECK(gpu.Rest() == std::vector<uint64_t>{0, 5, 4, 3, 2, 1});
 }
@@ -127,7 +127,7 @@ TEST_CASE("a deferred chunk that is ranked again or evicted is no longer deferre
   }
   gpu.rank[Chunks(7).base] = 4;
   gpu.candidates.Unrank(gpu.At(7));
-  gpu.At(6)->resident = false;
+  gpu.At(6)->Leave();
   gpu.candidates.Remove(gpu.At(6));
   gpu.Begin();
   CHECK(gpu.candidates.deferred_list().empty());

@@ -21,7 +21,7 @@ struct Table : FakeGpu {
     for (const Extent& run : plan.map_remote) mapped += run.bytes;
     Finish();
     double remote = 0;
-    for (uint64_t i = 0; i < 400; ++i) remote += At(i).mapped_remote && !At(i).resident;
+    for (uint64_t i = 0; i < 400; ++i) remote += At(i).mapped_remote() && !At(i).resident();
     const double bytes = 0x1p21 / 2000;
     const auto ns = static_cast<uint64_t>(20'000 + (400 - remote) * bytes / 2 + remote * bytes * passes / 50);
     if (probe.id) {
@@ -34,7 +34,7 @@ struct Table : FakeGpu {
   }
   uint64_t RemoteChunks() {
     uint64_t chunks = 0;
-    for (uint64_t i = 0; i < 400; ++i) chunks += At(i).mapped_remote;
+    for (uint64_t i = 0; i < 400; ++i) chunks += At(i).mapped_remote();
     return chunks;
   }
 };
@@ -106,7 +106,8 @@ TEST_CASE("a table's fault residue is evicted before the table is used remotely"
     table.LookUp();
     if (table.RemoteChunks() > probed) CHECK(evicted_bytes >= 320 * kChunkBytes);
     probed = table.RemoteChunks();
-    for (uint64_t at = 0; at < 400; ++at) CHECK_FALSE((table.At(at).mapped_remote && table.At(at).in_fault_residue));
+    for (uint64_t at = 0; at < 400; ++at)
+      CHECK_FALSE((table.At(at).mapped_remote() && table.At(at).has_fault_residue()));
   }
   CHECK(probed >= 300);
 }
@@ -245,7 +246,7 @@ TEST_CASE("an oversized launch that re-reads is left to faults, and no longer ma
   gpu.Launch(7, {Chunks(0, 12)}, 7);
   CHECK(gpu.residency.stats().remote_bytes == before.remote_bytes);
   CHECK(gpu.residency.stats().fault_bytes > before.fault_bytes);
-  gpu.residency.chunks().ForAll([](const Chunk& chunk) { CHECK_FALSE(chunk.mapped_remote); });
+  gpu.residency.chunks().ForAll([](const Chunk& chunk) { CHECK_FALSE(chunk.mapped_remote()); });
 }
 
 }  // namespace sluice::policy

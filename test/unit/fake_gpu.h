@@ -50,7 +50,7 @@ struct FakeGpu {
     return probe;
   }
   const Chunk& At(uint64_t chunk) { return *residency.chunks().Find(kBase + chunk * kChunkBytes); }
-  bool Resident(uint64_t chunk) { return At(chunk).resident; }
+  bool Resident(uint64_t chunk) { return At(chunk).resident(); }
   uint64_t CountResident(uint64_t first, uint64_t count) {
     uint64_t chunks = 0;
     for (uint64_t i = first; i < first + count; ++i) chunks += Resident(i);

@@ -34,7 +34,7 @@ struct SweptTable {
 TEST_CASE("fault residue is due once it is 64 MiB, by launch times or by the driver's count") {
   for (const bool counted : {false, true}) {
     SweptTable gpu;
-    gpu.At(0)->has_contents = true;
+    gpu.At(0)->NoteContents();
     gpu.residue.Add(gpu.At(0));
     gpu.residue.NoteBytes(kMiB, gpu.now);
     gpu.Sweep();
@@ -78,7 +78,7 @@ TEST_CASE("fault residue is due at growing intervals, and soon again once a new 
 
 TEST_CASE("fault residue is due once no launch has added any for 1,024 launches") {
   SweptTable gpu;
-  gpu.At(0)->has_contents = true;
+  gpu.At(0)->NoteContents();
   gpu.residue.NoteBytes(kMiB, gpu.now);
   gpu.Sweep();
   gpu.residue.Add(gpu.At(0));
@@ -99,7 +99,7 @@ TEST_CASE("faulted pages count by the chunk, and only while there is fault resid
   };
   gpu.Sweep();
   CHECK_FALSE(faulted_in(pages));
-  gpu.At(0)->has_contents = true;
+  gpu.At(0)->NoteContents();
   gpu.residue.Add(gpu.At(0));
   CHECK_FALSE(faulted_in(std::vector<Va>(40, kBase)));
   CHECK(faulted_in(pages));
@@ -110,10 +110,10 @@ TEST_CASE("a sweep visits each chunk once, but none that was evicted or whose ar
   for (int twice = 0; twice < 2; ++twice) {
     for (const uint64_t chunk : {0, 1, 2}) gpu.residue.Add(gpu.At(chunk));
   }
-  FaultResidue::Remove(gpu.At(1));
+  gpu.At(1)->EndFaultResidue();
   CHECK(gpu.Sweep() == std::vector<Va>{Chunks(0).base, Chunks(2).base});
   CHECK(gpu.residue.empty());
-  gpu.At(0)->in_fault_residue = false;
+  gpu.At(0)->EndFaultResidue();
   gpu.residue.Add(gpu.At(0));
   gpu.table.RemoveArena(kBase);
   CHECK(gpu.Sweep().empty());
@@ -172,7 +172,7 @@ TEST_CASE("residue in use is not waited for while a capture forbids queries") {
 TEST_CASE(
     "estimates of fault residue that the driver's count does not confirm count for ever less, but never nothing") {
   SweptTable gpu;
-  gpu.At(0)->has_contents = true;
+  gpu.At(0)->NoteContents();
   gpu.residue.Add(gpu.At(0));
   gpu.residue.set_counted_bytes(0);
   // Launches that take 4 ms beside a sweep, and fault on nothing.

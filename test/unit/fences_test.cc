@@ -33,6 +33,20 @@ TEST_CASE("an unused fence stays open, a used one closes once") {
   CHECK(fences.open() == epoch + 1);
 }
 
+TEST_CASE("a fence behind work that is being planned closes once the work is queued") {
+  FakeTimeline time;
+  Fences fences(&time);
+  const Epoch epoch = fences.Hold();
+  fences.Close();
+  CHECK_FALSE(fences.Done(epoch));
+  fences.Release();
+  time.Queue(1, 5);
+  fences.Close();
+  CHECK_FALSE(fences.Done(epoch));
+  time.Finish(1, 5);
+  CHECK(fences.Done(epoch));
+}
+
 TEST_CASE("while a capture forbids marks, a fence cannot be closed, and nothing behind it is done") {
   FakeTimeline time;
   Fences fences(&time);

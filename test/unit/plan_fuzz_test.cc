@@ -195,16 +195,26 @@ class Program {
   void Drain() {
     while (card_.Advance(&random_)) CheckRoom();
     Report();
+    CheckUncounted();
   }
   // A fetch waits for the evictions that make its room, so the fetched memory fits at every moment.
   void CheckRoom() {
     if (!is_steady_ || residency_.stats().over_budget_launches) return;
     BruteCard::Expect(card_.Fetched() * kChunkBytes <= residency_.capacity(), "more is fetched than fits");
   }
+  // Nothing is queued. Residency counts each chunk on the GPU, or has yet to evict the pages that faults brought.
+  void CheckUncounted() {
+    for (uint64_t i = 0; i < kChunks; ++i) {
+      const memory::Chunk* const chunk = residency_.chunks().Find(kBase + i * kChunkBytes);
+      BruteCard::Expect(
+          !card_.page(i).on_gpu || card_.page(i).discarded || chunk->resident() || chunk->has_fault_residue(),
+          "a chunk stays on the GPU uncounted");
+    }
+  }
   // What residency says of itself.
   void Check() {
     uint64_t resident = 0;
-    residency_.chunks().ForAll([&](const Chunk& chunk) { resident += chunk.resident ? kChunkBytes : 0; });
+    residency_.chunks().ForAll([&](const Chunk& chunk) { resident += chunk.resident() ? kChunkBytes : 0; });
     REQUIRE(resident == residency_.resident_bytes());
   }
 
@@ -235,6 +245,16 @@ TEST_CASE("plans of random programs keep their promises on a card without clever
   const auto from = static_cast<unsigned>(first ? std::atoi(first) : 1);
   const auto programs = static_cast<unsigned>(count ? std::atoi(count) : 200);
   for (unsigned seed = from; seed < from + programs; ++seed) {
+    INFO("PLAN_FUZZ_FIRST=" << seed << " PLAN_FUZZ_COUNT=1");
+    REQUIRE_NOTHROW(Program(seed).Run(400));
+  }
+}
+
+// Each of these failed once, and none of the first 200 does so for the same reason.
+TEST_CASE("plans of programs that failed once keep their promises") {
+  // Faults of another stream's queued work behind an eviction (561, 608, 725, 867); an eviction in a plan twice (3890,
+  // 10788); a fence that closed before its launch was queued (5559, 16801, 20868).
+  for (const unsigned seed : {561u, 608u, 725u, 867u, 3890u, 5559u, 10788u, 16801u, 20868u}) {
     INFO("PLAN_FUZZ_FIRST=" << seed << " PLAN_FUZZ_COUNT=1");
     REQUIRE_NOTHROW(Program(seed).Run(400));
   }

@@ -38,7 +38,7 @@ struct Gpu : FakeGpu {
   // Makes the chunk resident, as a duplicate if it may be. Whether it is one.
   bool IsDuplicated(uint64_t chunk) {
     if (!Resident(chunk)) Launch({Chunks(chunk)});
-    return At(chunk).duplicate && Resident(chunk);
+    return At(chunk).duplicate() && Resident(chunk);
   }
   // All of [0, 4) are duplicates; the others are evicted.
   void Fill() {
@@ -183,7 +183,7 @@ TEST_CASE("a duplicate that is withdrawn during its fetch is resident all the sa
   gpu.residency.NoteWritten(Chunks(0));
   CHECK(gpu.residency.TakeWithdrawn() == Runs{Chunks(0)});
   CHECK(gpu.Resident(0));
-  CHECK_FALSE(gpu.At(0).duplicate);
+  CHECK_FALSE(gpu.At(0).duplicate());
 }
 
 TEST_CASE(

@@ -55,7 +55,7 @@ TEST_CASE("chunks that are soon required resident, or freed in the iteration, ar
   CHECK(gpu.residency.stats().remote_bytes > 0);  // the state: launch 300 does stream
   CHECK(gpu.mapped_remote <= 24 * kChunkBytes);   // the state, and not each step's activations
   uint64_t mapped = 0;
-  gpu.residency.chunks().ForAll([&](const Chunk& chunk) { mapped += chunk.mapped_remote; });
+  gpu.residency.chunks().ForAll([&](const Chunk& chunk) { mapped += chunk.mapped_remote(); });
   CHECK(mapped <= 12);
 }
 
@@ -66,7 +66,7 @@ TEST_CASE("before an iteration is known only older chunks are probed remotely") 
   gpu.residency.AddLive(Chunks(30, 30));
   const auto state_mapped = [&] {
     uint64_t chunks = 0;
-    gpu.residency.chunks().ForAll([&](const Chunk& c) { chunks += c.mapped_remote && c.base >= Chunks(30).base; });
+    gpu.residency.chunks().ForAll([&](const Chunk& c) { chunks += c.mapped_remote() && c.base >= Chunks(30).base; });
     return chunks;
   };
   Train(&gpu, 42);
@@ -81,7 +81,7 @@ TEST_CASE("chunks that launches begin to re-read are no longer mapped remotely")
   REQUIRE(gpu.mapped_remote > 0);
   const auto mapped = [&] {
     uint64_t chunks = 0;
-    gpu.residency.chunks().ForAll([&](const Chunk& chunk) { chunks += chunk.mapped_remote && !chunk.resident; });
+    gpu.residency.chunks().ForAll([&](const Chunk& chunk) { chunks += chunk.mapped_remote() && !chunk.resident(); });
     return chunks;
   };
   REQUIRE(mapped() > 5);
@@ -108,7 +108,7 @@ TEST_CASE("chunks that were used remotely once and fetched ever since are no lon
   for (int i = 0; i < 100; ++i) Train(&gpu, 42);
   const auto mapped = [&] {
     uint64_t chunks = 0;
-    gpu.residency.chunks().ForAll([&](const Chunk& chunk) { chunks += chunk.mapped_remote && !chunk.resident; });
+    gpu.residency.chunks().ForAll([&](const Chunk& chunk) { chunks += chunk.mapped_remote() && !chunk.resident(); });
     return chunks;
   };
   REQUIRE(mapped() > 5);

@@ -44,7 +44,7 @@ TEST_CASE("resident bytes never exceed the capacity while there are victims") {
       }
       CHECK(gpu.residency.stats().over_budget_launches == 0);
       uint64_t resident = 0;
-      gpu.residency.chunks().ForAll([&](Chunk& chunk) { resident += chunk.resident ? kChunkBytes : 0; });
+      gpu.residency.chunks().ForAll([&](Chunk& chunk) { resident += chunk.resident() ? kChunkBytes : 0; });
       CHECK(resident == gpu.residency.resident_bytes());
     }
   }
@@ -147,7 +147,7 @@ TEST_CASE("freed bytes are discarded only behind the fence of their free, with a
   gpu.fences.Close();
   bool discarded = false;
   for (uint64_t i = 5; i < 8; ++i) discarded |= gpu.Launch({Chunks(i)}).discard == std::vector<Extent>{Chunks(2)};
-  if (!discarded) CHECK_FALSE(gpu.residency.chunks().Find(Chunks(2).base)->resident);
+  if (!discarded) CHECK_FALSE(gpu.residency.chunks().Find(Chunks(2).base)->resident());
   // A discarded chunk that is allocated again is fetched without a copy.
   Gpu other(8, 2);
   other.Launch({Chunks(0)});

@@ -60,7 +60,7 @@ bool Same(const Mark& a, const Mark& b) { return a.stream == b.stream && a.seq =
 
 // All notes of a chunk's use, and its place in the eviction order. Its next use is computed on demand.
 bool Same(const Chunk& a, const Chunk& b) {
-  return a.resident == b.resident && a.has_contents == b.has_contents && Same(a.use[0], b.use[0]) &&
+  return a.resident() == b.resident() && a.has_contents() == b.has_contents() && Same(a.use[0], b.use[0]) &&
          Same(a.use[1], b.use[1]) && a.use_epoch == b.use_epoch && a.last_use == b.last_use &&
          a.named_at == b.named_at && a.last_required_at == b.last_required_at && a.link_iteration == b.link_iteration &&
          a.link_bytes == b.link_bytes && a.previous_link_bytes == b.previous_link_bytes && a.unranked == b.unranked &&

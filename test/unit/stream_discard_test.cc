@@ -98,7 +98,7 @@ TEST_CASE("discarded chunks are populated at once where nothing can be queued") 
   INFO((on_its_way ? "another stream's launch fetches it" : "no launch has fetched it"));
   if (on_its_way) {
     REQUIRE(gpu.Launch({Chunks(4, 2)}, 2).now.fetch == std::vector<Extent>{Chunks(4, 2)});
-    gpu.residency.chunks().ForEach(Chunks(4, 2), [](Chunk& chunk) { chunk.resident = false; });  // evicted again
+    gpu.residency.chunks().ForEach(Chunks(4, 2), [](Chunk& chunk) { chunk.Leave(); });  // evicted again
   }
   const Plan& plan = gpu.residency.Prepare(1, ++gpu.seq[1], std::vector<Extent>{Chunks(0, 6)}, 0, false);
   CHECK(plan.populate_now == std::vector<Extent>{Chunks(4, 2)});  // and none of the others
@@ -194,7 +194,7 @@ TEST_CASE("discarded chunks are fetched for each stream until one of the fetches
   CHECK(gpu.residency.resident_bytes() <= resident_before);
   gpu.time.FinishTransfers(1, 100, 0);
   CHECK(gpu.Launch({Chunks(4)}, 3).now.fetch.empty());
-  CHECK_FALSE(gpu.At(4).discarded);
+  CHECK_FALSE(gpu.At(4).discarded());
 }
 
 TEST_CASE("chunks freed by finished work are discarded at once") {
@@ -223,7 +223,7 @@ TEST_CASE("chunks freed while in host memory are discarded there, and fetched wi
     CHECK(gpu.Launch({Chunks(39)}).discard == std::vector<Extent>{Chunks(0)});
   }
   SECTION("not chunks used remotely, nor under a driver without discard") {
-    GIVEN("mapped_remote") { gpu.residency.chunks().Find(Chunks(0).base)->mapped_remote = true; }
+    GIVEN("mapped_remote") { gpu.residency.chunks().Find(Chunks(0).base)->Map(); }
     GIVEN("no discard") { gpu.residency.set_can_discard(false); }
     const Plan& plan = gpu.Launch({Chunks(39)});
     CHECK(plan.stream_discard.empty());

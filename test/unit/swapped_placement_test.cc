@@ -42,7 +42,7 @@ struct Net : FakeGpu {
   }
   uint64_t MappedState() {
     uint64_t chunks = 0;
-    for (uint64_t i = 0; i < kState; ++i) chunks += At(i).mapped_remote && !At(i).resident;
+    for (uint64_t i = 0; i < kState; ++i) chunks += At(i).mapped_remote() && !At(i).resident();
     return chunks;
   }
   uint64_t StepBytesIn() {
@@ -137,7 +137,7 @@ struct Optimizer : FakeGpu {
   uint64_t RemoteBytes() {
     const uint64_t before = residency.stats().remote_bytes;
     uint64_t first = 0;
-    for (uint64_t i = 0; i < kMoment; ++i) first += At(kFirst + i).resident ? 0 : 2 * kChunkBytes;
+    for (uint64_t i = 0; i < kMoment; ++i) first += At(kFirst + i).resident() ? 0 : 2 * kChunkBytes;
     PlanStep();
     const uint64_t all = residency.stats().remote_bytes - before;
     return all - std::min(all, first);

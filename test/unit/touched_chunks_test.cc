@@ -35,7 +35,7 @@ struct Server : FakeGpu {
     const Plan plan = Queue(named, 1, id, 0, hot_extents);
     std::vector<Va> pages;
     for (uint64_t i = first; i < first + count; ++i) {
-      if (!Resident(i) && !At(i).mapped_remote) pages.push_back(At(i).base);
+      if (!Resident(i) && !At(i).mapped_remote()) pages.push_back(At(i).base);
     }
     Finish();
     faults += pages.size();
@@ -102,7 +102,7 @@ TEST_CASE("touched chunks: an eviction of another stream that ended long ago hol
   Server server;
   // Absent ones are marked: their next eviction would end it.
   for (uint64_t i = 0; i < kWeights + kCache; ++i)
-    server.residency.chunks().Find(Chunks(i).base)->evicting_elsewhere = true;
+    server.residency.chunks().Find(Chunks(i).base)->SetEvictingElsewhere(true);
   for (int i = 0; i < 12; ++i) server.Replay();
   CHECK(server.residency.touched().stats().untouched > 0);
   CHECK(server.CountResident(0, kWeights + server.used) == kWeights + server.used);
@@ -243,12 +243,15 @@ TEST_CASE("unnamed faults: a faulted chunk is resident and held to the capacity,
   for (const bool discarded : {false, true}) {
     Server server;
     memory::Chunk* const chunk = server.residency.chunks().Find(server.At(0).base);
-    REQUIRE_FALSE(chunk->resident);
-    REQUIRE(chunk->has_contents);
-    chunk->discarded = discarded;
+    REQUIRE_FALSE(chunk->resident());
+    REQUIRE(chunk->has_contents());
+    if (discarded) {
+      chunk->Discard();
+      chunk->NoteContents();
+    }
     const Va page = chunk->base + 4096;
     server.residency.ConcludeTouches({&page, 1}, false);
-    CHECK(chunk->resident == !discarded);
+    CHECK(chunk->resident() == !discarded);
     CHECK(server.residency.watches_unnamed() == !discarded);
     server.Queue({Chunks(kWeights + kCache - 1)});
     server.Finish();

@@ -183,8 +183,8 @@ TEST_CASE("freed bytes are not discarded while another stream's older eviction o
     gpu.time.FinishTransfers(2, 100, is_over ? 100 : 0);
     // It was evicted and fetched on stream 1 since: the chunk knows its newest eviction alone.
     Chunk* const chunk = gpu.residency.chunks().Find(Chunks(0).base);
-    chunk->evicting_elsewhere = true;
-    chunk->evict_op = 0;
+    chunk->SetEvictingElsewhere(true);
+    chunk->ForgetStream(2);
     launch(Chunks(0), 1);
     gpu.residency.RemoveLive(Chunks(0));
     bool discarded = false;

@@ -70,7 +70,7 @@ bool Device::IsMovedElsewhere(CUcontext handle, const std::vector<memory::Extent
   std::vector<const memory::Chunk*> moving;
   for (const memory::Extent& arena : arenas) {
     residency.chunks().ForEach(arena, [&moving](const memory::Chunk& chunk) {
-      if (chunk.fetch_op || chunk.evict_op) moving.push_back(&chunk);
+      if (chunk.fetch_op() || chunk.evict_op()) moving.push_back(&chunk);
     });
   }
   const auto is_elsewhere = [&](memory::StreamId id) SLUICE_DEVICE_LOCKED {
@@ -78,10 +78,10 @@ bool Device::IsMovedElsewhere(CUcontext handle, const std::vector<memory::Extent
     return stream && stream->context && stream->context != it->second.get();
   };
   for (const memory::Chunk* const chunk : moving) {
-    if (chunk->fetch_op && is_elsewhere(chunk->fetch_stream) && !InDone(chunk->fetch_stream, chunk->fetch_op))
+    if (chunk->fetch_op() && is_elsewhere(chunk->fetch_stream()) && !InDone(chunk->fetch_stream(), chunk->fetch_op()))
       return true;
-    if (by_evictions && chunk->evict_op && is_elsewhere(chunk->evict_stream) &&
-        !OutDone(chunk->evict_stream, chunk->evict_op))
+    if (by_evictions && chunk->evict_op() && is_elsewhere(chunk->evict_stream()) &&
+        !OutDone(chunk->evict_stream(), chunk->evict_op()))
       return true;
   }
   return false;

@@ -110,7 +110,7 @@ void FaultWatch::Close() {
   }
   const auto is_present = [this](memory::Va page) SLUICE_DEVICE_LOCKED {
     const memory::Chunk* const chunk = device_->residency.chunks().Find(page);
-    return !chunk || chunk->resident || chunk->mapped_remote;
+    return !chunk || chunk->resident() || chunk->mapped_remote();
   };
   LogOutcome(id, pages.size(), ranges_.Observe(id, watched_.words, pages, is_present));
 }

@@ -24,9 +24,9 @@ const Plan& Residency::RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_
   ClearPlan();
   std::vector<Chunk*> wanted;
   chunks_.ForAll([&](Chunk& chunk) {
-    if (chunk.resident || chunk.live_bytes == 0 || !chunk.has_contents || chunk.last_use < since) return;
+    if (chunk.resident() || chunk.live_bytes == 0 || !chunk.has_contents() || chunk.last_use < since) return;
     if (TouchSampler::IsLeftOut(chunk)) return;
-    if (chunk.evict_op && !timeline_->OutDone(chunk.evict_stream, chunk.evict_op)) return;
+    if (chunk.evict_op() && !timeline_->OutDone(chunk.evict_stream(), chunk.evict_op())) return;
     wanted.push_back(&chunk);
   });
   const auto count =
@@ -51,7 +51,7 @@ std::vector<Extent> Residency::WrittenParts(Extent range) {
   Settle();
   std::vector<Extent> parts;
   chunks_.ForEach(range, [&](const Chunk& chunk) {
-    if (!chunk.has_contents) return;
+    if (!chunk.has_contents()) return;
     const Va begin = std::max(range.base, chunk.base), end = std::min(range.end(), chunk.base + kChunkBytes);
     if (parts.empty() || parts.back().end() != begin) parts.push_back({begin, 0});
     parts.back().bytes += end - begin;
@@ -64,8 +64,8 @@ void Residency::NoteUnseenUse() {
   ++now_;
   const Epoch epoch = fences_->Use();
   chunks_.ForAll([epoch](Chunk& chunk) {
-    if (chunk.resident) chunk.use_epoch = epoch;
-    chunk.has_contents |= chunk.resident || chunk.live_bytes > 0;
+    if (chunk.resident()) chunk.use_epoch = epoch;
+    if (chunk.resident() || chunk.live_bytes > 0) chunk.NoteContents();
   });
 }
 

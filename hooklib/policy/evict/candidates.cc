@@ -16,7 +16,7 @@ void Candidates::RemoveArena(Extent arena) {
 
 void Candidates::DropOutdatedTop(std::vector<Candidate>* heap) {
   const auto is_outdated = [](const Candidate& top) {
-    return top.stamp != top.chunk->rank_stamp || !top.chunk->resident;
+    return top.stamp != top.chunk->rank_stamp || !top.chunk->resident();
   };
   while (!heap->empty() && is_outdated(heap->front())) {
     std::pop_heap(heap->begin(), heap->end());
@@ -44,7 +44,7 @@ bool Candidates::Next(Candidate* first, uint64_t now) {
     } else {
       return false;
     }
-    if (first->stamp == first->chunk->rank_stamp && first->chunk->resident) return true;
+    if (first->stamp == first->chunk->rank_stamp && first->chunk->resident()) return true;
   }
 }
 

@@ -72,7 +72,7 @@ class Candidates {
     const bool many = unranked_.size() > (heap_.size() + unpredicted_.size()) / 8;
     for (Chunk* chunk : unranked_) {
       chunk->unranked = false;
-      if (!chunk->resident) continue;
+      if (!chunk->resident()) continue;
       set_aside_outdated_ |= chunk->set_aside;
       Push({rank(*chunk), chunk, ++chunk->rank_stamp}, many);
     }
@@ -95,7 +95,7 @@ class Candidates {
     unranked_.clear();
     chunks->ForAll([&](Chunk& chunk) {
       chunk.unranked = false;
-      if (chunk.resident) Push({rank(chunk), &chunk, ++chunk.rank_stamp}, true);
+      if (chunk.resident()) Push({rank(chunk), &chunk, ++chunk.rank_stamp}, true);
     });
     MakeHeaps();
   }

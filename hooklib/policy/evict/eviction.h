@@ -41,7 +41,7 @@ class Eviction : public Duplicates {
   uint64_t Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step);
   void EvictChunk(Chunk* chunk, StreamId stream, PlanStep* step);
   bool MayEvict(const Chunk& chunk, StreamId stream);
-  void EvictBehind(Chunk* chunk);
+  void EvictBehind(Chunk* chunk, StreamId stream);
   uint64_t DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step, uint64_t keep_until = 0);
   bool DiscardFreedOnHost(StreamId stream);
   void Discard(Chunk* chunk, bool over);

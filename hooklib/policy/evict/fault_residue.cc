@@ -6,14 +6,15 @@
 namespace sluice::policy {
 
 void FaultResidue::Add(Chunk* chunk) {
-  if (!chunk->has_contents) {
+  if (!chunk->has_contents()) {
     sweep_interval_ = kFirstSweepLaunches;
     is_counted_ = false;
   }
-  chunk->has_contents = chunk->written_back = true;
-  if (chunk->in_fault_residue) return;
-  chunk->in_fault_residue = true;
-  chunks_.push_back(chunk->base);
+  chunk->NoteContents();
+  chunk->written_back = true;
+  if (chunk->has_fault_residue()) return;
+  chunk->NoteFaultResidue();
+  List(chunk);
 }
 
 void FaultResidue::NoteFaultedIn(std::span<const Va> pages) {

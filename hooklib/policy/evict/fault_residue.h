@@ -31,8 +31,8 @@ class FaultResidue {
   bool IsRecent(uint64_t now) const { return noted_at_ && now < noted_at_ + kRecentLaunches; }
   // Faults may bring pages of the chunk, which does not count as resident.
   void Add(Chunk* chunk);
-  // The chunk is evicted, or was fetched whole.
-  static void Remove(Chunk* chunk) { chunk->in_fault_residue = false; }
+  // The same of a chunk that a sweep has left out, since it was free.
+  void List(const Chunk* chunk) { chunks_.push_back(chunk->base); }
   // A launch is expected to fault in so many bytes.
   void NoteBytes(uint64_t bytes, uint64_t now) {
     expected_bytes_ += std::min(bytes, kMaxBytes >> distrust_);
@@ -60,7 +60,7 @@ class FaultResidue {
     is_counted_ = true;
     std::erase_if(chunks_, [&](Va base) {
       Chunk* const chunk = table->Find(base);
-      return !chunk || !chunk->in_fault_residue || f(chunk);
+      return !chunk || !chunk->has_fault_residue() || f(chunk);
     });
   }
 
@@ -71,7 +71,7 @@ class FaultResidue {
   static constexpr uint32_t kMaxDistrust = 6;
   // Compares the bytes expected since the last sweep with the bytes counted.
   void Calibrate();
-  // By address, since arenas are returned. An entry is outdated once its chunk is not in_fault_residue.
+  // By address, since arenas are returned. An entry is outdated once its chunk has no fault residue.
   std::vector<Va> chunks_;
   uint64_t noted_at_ = 0;                          // the last launch that left residue, or the last sweep
   uint64_t expected_bytes_ = 0;                    // an estimate

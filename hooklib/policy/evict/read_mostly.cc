@@ -67,23 +67,23 @@ std::vector<Extent> Duplicates::TakeWithdrawn() {
 // Whether only copies wrote it. It may still be resident, or its eviction in flight.
 bool Duplicates::IsCopied(const Chunk& chunk) const {
   return read_mostly_ && prefetch_ != Prefetch::kOff && chunk.copied_bytes == chunk.live_bytes &&
-         chunk.live_bytes > 0 && chunk.has_contents && chunk.withdrawn_until <= now_ && !IsEvictingElsewhere(chunk);
+         chunk.live_bytes > 0 && chunk.has_contents() && chunk.withdrawn_until <= now_ && !IsEvictingElsewhere(chunk);
 }
 
 bool Duplicates::MayDuplicate(const Chunk& chunk) {
-  return IsCopied(chunk) &&
-         (chunk.duplicate || (chunk.evict_op && timeline_->OutDone(chunk.evict_stream, chunk.evict_op)));
+  return IsCopied(chunk) && (chunk.duplicate() || (!chunk.has_fault_residue() && chunk.evict_op() &&
+                                                   timeline_->OutDone(chunk.evict_stream(), chunk.evict_op())));
 }
 
 void Duplicates::Withdraw(Chunk* chunk) {
-  if (!chunk->duplicate) return;
-  chunk->duplicate = false;
+  if (!chunk->duplicate()) return;
+  chunk->EndDuplicate();
   withdrawn_.push_back({chunk->base, kChunkBytes});
   // A fetch in flight goes on, as one of ordinary bytes.
-  if (!chunk->resident || (chunk->fetch_op && !timeline_->InDone(chunk->fetch_stream, chunk->fetch_op))) return;
+  if (!chunk->resident() || (chunk->fetch_op() && !timeline_->InDone(chunk->fetch_stream(), chunk->fetch_op()))) return;
   EndPrefetch(chunk);
   SetResident(chunk, false);
-  chunk->fetch_op = 0;
+  chunk->EndFetch();
   candidates_.Remove(chunk);
 }
 
@@ -92,8 +92,8 @@ void Duplicates::Drop(Chunk* chunk, PlanStep* step) {
   EndPrefetch(chunk);
   if (!chunk->cold) EndPromotion(chunk);
   SetResident(chunk, false);
-  chunk->duplicate = false;
-  chunk->fetch_op = 0;
+  chunk->EndDuplicate();
+  chunk->EndFetch();
   candidates_.Remove(chunk);
   step->drop.push_back({chunk->base, kChunkBytes});
   stats_.bytes_dropped += kChunkBytes;

@@ -7,7 +7,7 @@ namespace sluice::policy {
 
 void Eviction::NoteFaultResidue(Extent block) {
   chunks_.ForEach(block, [this](Chunk& chunk) {
-    if (!chunk.resident && !chunk.mapped_remote && chunk.live_bytes != 0) fault_residue_.Add(&chunk);
+    if (!chunk.resident() && !chunk.mapped_remote() && chunk.live_bytes != 0) fault_residue_.Add(&chunk);
   });
   fault_residue_.SweepSoon();
 }
@@ -44,21 +44,17 @@ void Eviction::SweepFaultResidue(StreamId stream) {
   if (again) sweep_fence_ = 0;
   bool is_used = false, evicted = false;
   fault_residue_.Sweep(&chunks_, now_, [&](Chunk* chunk) {
-    const bool stays = chunk->resident || chunk->mapped_remote || chunk->live_bytes == 0;  // free chunks are discarded
+    if (chunk->live_bytes == 0) return true;       // to be discarded; listed again if it is reused before
+    if (chunk->has_leave_pending()) return false;  // evicted behind this very launch, and perhaps not for good
     // One queue at a time: an eviction's end is known of one queue alone.
-    const bool evicting = IsEvicting(*chunk) && chunk->evict_stream != stream;
-    if (!stays && (evicting || IsEvictingElsewhere(chunk))) return false;
-    if (!stays && !MayEvict(*chunk, stream)) {
+    const bool evicting = IsEvicting(*chunk) && chunk->evict_stream() != stream;
+    if (evicting || IsEvictingElsewhere(chunk)) return false;
+    if (!MayEvict(*chunk, stream)) {
       is_used = true;
       return false;
     }
-    if (stays) {
-      FaultResidue::Remove(chunk);
-    } else {
-      EvictBehind(chunk);
-      evicted = true;
-    }
-    return true;
+    EvictBehind(chunk, stream);
+    return evicted = true;
   });
   if (evicted) {
     sweep_pause_ = kSweepPauseLaunches;
@@ -70,12 +66,15 @@ void Eviction::SweepFaultResidue(StreamId stream) {
   if (is_used && !sweep_fence_) sweep_fence_ = fences_->Use();
 }
 
-// The chunk is evicted as soon as the launch is over.
-void Eviction::EvictBehind(Chunk* chunk) {
+// The chunk is evicted as soon as the launch, which is in `stream`, is over. Where faults of other streams' work may
+// bring it again, a sweep evicts it once more.
+void Eviction::EvictBehind(Chunk* chunk, StreamId stream) {
+  chunk->BeginEviction(stream, kNever);
   plan_.evict_after.push_back({chunk->base, kChunkBytes});
   evicted_behind_.push_back(chunk);
-  FaultResidue::Remove(chunk);
-  chunk->has_contents = chunk->written_back = true;
+  if (chunk->has_fault_residue() && !IsUsedElsewhere(*chunk)) chunk->EndFaultResidue();
+  chunk->NoteContents();
+  chunk->written_back = true;
 }
 
 }  // namespace sluice::policy

@@ -30,7 +30,7 @@ uint64_t Eviction::Rank(const Chunk& chunk) const {
   }
   // Demand-paged chunks are only partly resident: their eviction moves little, whenever they are used next, and had
   // better run before the next faults.
-  const bool is_partial = chunk.demand_paged_at && !chunk.fetched_whole;
+  const bool is_partial = chunk.demand_paged_at && !chunk.is_whole();
   // A chunk that is freed before its next use is not fetched again, and makes room by itself then. It ranks below
   // chunks that would be evicted in any case: their next use is farther than the mean reuse distance of evicted chunks.
   if (const uint64_t freed_at = FreedAt(chunk); freed_at != kNever && !is_partial)
@@ -38,7 +38,7 @@ uint64_t Eviction::Rank(const Chunk& chunk) const {
   if (chunk.next_use != kNever && chunk.next_use >= now_ && !is_partial) {
     uint64_t distance = chunk.next_use - now_;
     // A duplicate leaves and comes back for less, and is worth that much less room.
-    if (chunk.duplicate) {
+    if (chunk.duplicate()) {
       distance = distance * link_.Cost(Residence::kSwapped, kChunkBytes, 0) /
                  link_.Cost(Residence::kDuplicated, kChunkBytes, 0);
     }
@@ -71,7 +71,7 @@ uint64_t Eviction::DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step,
       chunk->in_freed_list = false;  // reused
       continue;
     }
-    if (!chunk->resident) {
+    if (!chunk->resident()) {
       freed_on_host_.push_back(chunk);
       continue;
     }
@@ -80,7 +80,7 @@ uint64_t Eviction::DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step,
       continue;
     }
     // A fetch is ordered behind the newest eviction of the chunk alone, and faults behind none.
-    const bool evicting = IsEvictingElsewhere(chunk) || (!chunk->fetched_whole && IsEvicting(*chunk));
+    const bool evicting = IsEvictingElsewhere(chunk) || (!chunk->is_whole() && IsEvicting(*chunk));
     const bool over = !evicting && chunk->named_at != now_ && IsReclaimable(*chunk) && MayEvict(*chunk, 0);
     if (!over && (evicting || !MayDiscardInStream(*chunk, stream))) {
       waiting |= chunk->pins == 0;
@@ -107,9 +107,7 @@ uint64_t Eviction::DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step,
 // `over`: no queued work may have touched it.
 void Eviction::Discard(Chunk* chunk, bool over) {
   EndPrefetch(chunk);
-  chunk->discarded = true;
-  chunk->has_contents = chunk->probed = false;
-  chunk->evict_op = chunk->fetch_op = 0;
+  chunk->Discard();
   (over ? plan_.discard : plan_.stream_discard).push_back({chunk->base, kChunkBytes});
 }
 
@@ -124,11 +122,11 @@ bool Eviction::DiscardFreedOnHost(StreamId stream) {
     Chunk* const chunk = freed_on_host_.front();
     freed_on_host_.pop_front();
     const bool keeps_contents = prefetch_ == Prefetch::kOff || !can_discard_ || !discards_on_host_;
-    if (chunk->live_bytes != 0 || keeps_contents || chunk->mapped_remote || !chunk->has_contents) {
+    if (chunk->live_bytes != 0 || keeps_contents || chunk->mapped_remote() || !chunk->has_contents()) {
       chunk->in_freed_list = false;  // reused, or without contents
       continue;
     }
-    if (chunk->resident) {
+    if (chunk->resident()) {
       freed_resident_.push_back(chunk);
       continue;
     }
@@ -155,7 +153,7 @@ uint64_t Eviction::DiscardableBytes(uint64_t bytes, StreamId stream) {
   uint64_t room = 0;
   for (size_t i = 0; can_discard_ && i < freed_resident_.size() && room < bytes; ++i) {
     const Chunk& chunk = *freed_resident_[i];
-    if (!chunk.resident || chunk.live_bytes != 0 || chunk.pins != 0) continue;
+    if (!chunk.resident() || chunk.live_bytes != 0 || chunk.pins != 0) continue;
     const bool is_fenced = chunk.freed_epoch != fences_->open();
     if (!is_fenced || (IsReclaimable(chunk) && MayEvict(chunk, 0)) || MayDiscardInStream(chunk, stream))
       room += kChunkBytes;
@@ -176,15 +174,15 @@ bool Eviction::MayDiscardInStream(const Chunk& chunk, StreamId stream) {
 }
 
 bool Eviction::MayEvict(const Chunk& chunk, StreamId stream) {
-  if (chunk.duplicate) stream = 0;  // dropped at once, in no stream's order
+  if (chunk.duplicate()) stream = 0;  // dropped at once, in no stream's order
   for (const Mark& use : chunk.use) {
     if (use.stream && use.stream != stream && !timeline_->Done(use)) return false;
   }
   if (chunk.use_epoch && !fences_->Done(chunk.use_epoch)) return false;
   // Used in this stream since its fetch: that launch waited for the fetch, and the eviction is ordered behind the
   // launch. Without this rule a thread that runs ahead of the GPU finds every fetch in flight and nothing evictable.
-  if (stream && chunk.fetch_stream == stream && !chunk.prefetched) return true;
-  return chunk.fetch_op == 0 || timeline_->InDone(chunk.fetch_stream, chunk.fetch_op);
+  if (stream && chunk.fetch_stream() == stream && !chunk.prefetched()) return true;
+  return chunk.fetch_op() == 0 || timeline_->InDone(chunk.fetch_stream(), chunk.fetch_op());
 }
 
 uint64_t Eviction::Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
@@ -238,7 +236,7 @@ uint64_t Eviction::Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, P
     // The first candidates, but half of them at most: waiting for the last would leave the GPU without work.
     size_t left = deferred.size() / 2 + 1;
     for (const Candidate& candidate : deferred) {
-      if (!candidate.chunk->duplicate || candidate.chunk->named_at == now_) continue;
+      if (!candidate.chunk->duplicate() || candidate.chunk->named_at == now_) continue;
       if (left-- == 0) break;
       excess_duplicates_.push_back(candidate.chunk->base);
     }
@@ -251,7 +249,7 @@ const Plan& Eviction::DropExcessDuplicates() {
   ClearPlan();
   std::erase_if(excess_duplicates_, [this](Va base) {
     Chunk* const chunk = chunks_.Find(base);
-    if (!chunk || !chunk->duplicate || !chunk->resident) return true;
+    if (!chunk || !chunk->duplicate() || !chunk->resident()) return true;
     if (resident_bytes_ <= capacity_ || !MayEvict(*chunk, 0)) return false;
     Drop(chunk, &plan_.now);
     return true;
@@ -289,7 +287,7 @@ uint64_t Eviction::MakeRoomForFaults(StreamId stream, uint64_t bytes) {
 }
 
 void Eviction::EvictChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
-  if (chunk->duplicate) return Drop(chunk, step);
+  if (chunk->duplicate()) return Drop(chunk, step);
   StreamQueues& queues = queues_[stream];
   if (!step->out_op) step->out_op = ++queues.out_op;
   for (const Mark& use : chunk->use) {
@@ -299,14 +297,13 @@ void Eviction::EvictChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
   NoteEvicted(chunk);
   SetResident(chunk, false);
   candidates_.Remove(chunk);
-  chunk->evict_op = step->out_op;
-  chunk->evict_stream = stream;
-  chunk->evicting_elsewhere = false;
+  chunk->BeginEviction(stream, step->out_op);
+  chunk->SetEvictingElsewhere(false);
   // Another stream's launch may run before the fetch that undoes the discard: for it the chunk is still discarded.
-  if (chunk->discarded && chunk->fetch_op == 0) chunk->discarded = false;
+  if (chunk->fetch_op() == 0) chunk->EndDiscard();
   if (!chunk->cold) EndPromotion(chunk);
   if (watches_unnamed()) NoteUnnamedEviction(chunk);
-  chunk->maybe_mapped = chunk->mapped_remote;
+  chunk->ForgetMapping();
   chunk->written_back = true;
   step->evict.push_back({chunk->base, kChunkBytes});
   stats_.bytes_out += kChunkBytes;

@@ -23,10 +23,10 @@ namespace sluice::policy {
 // have waited for its fetch. Another stream's fetch may hang on work that the application did not order before this
 // work.
 bool Fetches::IsDiscarded(Chunk* chunk, StreamId stream) {
-  if (!chunk->discarded) return false;
-  if (chunk->fetch_op ? timeline_->InDone(chunk->fetch_stream, chunk->fetch_op) : chunk->resident)
-    chunk->discarded = false;
-  return chunk->discarded && !(chunk->fetch_op && chunk->fetch_stream == stream);
+  if (!chunk->discarded()) return false;
+  if (chunk->fetch_op() ? timeline_->InDone(chunk->fetch_stream(), chunk->fetch_op()) : chunk->resident())
+    chunk->EndDiscard();
+  return chunk->discarded() && !(chunk->fetch_op() && chunk->fetch_stream() == stream);
 }
 
 // A launch that does not name a reused chunk may write it (by a table of pointers in GPU memory). So each launch
@@ -35,7 +35,7 @@ bool Fetches::IsDiscarded(Chunk* chunk, StreamId stream) {
 size_t Fetches::FetchReused(StreamId stream) {
   constexpr size_t kMaxChunks = (uint64_t{512} << 20) / kChunkBytes;
   std::erase_if(reused_after_discard_, [this](Chunk* chunk) {
-    const bool waits = chunk->discarded && !chunk->fetch_op && chunk->live_bytes != 0 && chunk->named_at != now_;
+    const bool waits = chunk->discarded() && !chunk->fetch_op() && chunk->live_bytes != 0 && chunk->named_at != now_;
     chunk->reused_after_discard = waits;
     return !waits;
   });
@@ -50,7 +50,7 @@ size_t Fetches::FetchReused(StreamId stream) {
     UnmapRemote(chunk);
     if (room >= kChunkBytes) {
       FetchResident(chunk, stream, &plan_.now);
-      chunk->has_contents = true;  // it may have been written
+      chunk->NoteContents();  // it may have been written
       chunk->last_use = now_;
       candidates_.Unrank(chunk);
       room -= kChunkBytes;
@@ -64,8 +64,9 @@ size_t Fetches::FetchReused(StreamId stream) {
 // Undoes the discard on the host's time, without room on the GPU. The chunk may be written from now on.
 void Fetches::PopulateOnHost(Chunk* chunk) {
   plan_.populate_on_host.push_back({chunk->base, kChunkBytes});
-  chunk->discarded = false;
-  chunk->has_contents = chunk->written_back = true;
+  chunk->EndDiscard();
+  chunk->NoteContents();
+  chunk->written_back = true;
   if (chunk->ever_evicted) return;
   chunk->ever_evicted = true;
   stats_.host_bytes += kChunkBytes;
@@ -74,7 +75,7 @@ void Fetches::PopulateOnHost(Chunk* chunk) {
 void Fetches::PopulateReused() {
   for (Chunk* chunk : reused_after_discard_) {
     chunk->reused_after_discard = false;
-    if (chunk->discarded && !chunk->resident && chunk->live_bytes != 0 && chunk->named_at != now_)
+    if (chunk->discarded() && !chunk->resident() && chunk->live_bytes != 0 && chunk->named_at != now_)
       PopulateOnHost(chunk);
   }
   reused_after_discard_.clear();
@@ -86,8 +87,8 @@ const Plan& Fetches::PopulateDiscarded(bool fetching) {
   PopulateReused();
   if (fetching) {
     chunks_.ForAll([this](Chunk& chunk) {
-      if (!chunk.discarded || chunk.live_bytes == 0) return;
-      if (chunk.resident)
+      if (!chunk.discarded() || chunk.live_bytes == 0) return;
+      if (chunk.resident())
         plan_.populate_now.push_back({chunk.base, kChunkBytes});
       else
         PopulateOnHost(&chunk);

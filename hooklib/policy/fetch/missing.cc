@@ -9,7 +9,7 @@ namespace sluice::policy {
 void Fetches::FindMissing(const StreamQueues& queues, const PlannedLaunch& launch) {
   const StreamId stream = launch.stream;
   for (Chunk* chunk : set_) {
-    if (!chunk->resident) {
+    if (!chunk->resident()) {
       missing_.push_back(chunk);
       continue;
     }
@@ -21,11 +21,11 @@ void Fetches::FindMissing(const StreamQueues& queues, const PlannedLaunch& launc
     }
     // Wait for a fetch of this stream. Another stream's fetch may depend on work that the application did not order
     // before this launch.
-    if (chunk->fetch_op <= queues.awaited_in_op || chunk->fetch_stream != stream) continue;
-    if (timeline_->InDone(stream, chunk->fetch_op)) {
-      chunk->fetch_op = 0;
+    if (chunk->fetch_op() <= queues.awaited_in_op || chunk->fetch_stream() != stream) continue;
+    if (timeline_->InDone(stream, chunk->fetch_op())) {
+      chunk->EndFetch();
     } else {
-      plan_.wait_in = std::max(plan_.wait_in, chunk->fetch_op);
+      plan_.wait_in = std::max(plan_.wait_in, chunk->fetch_op());
     }
   }
 }
@@ -43,9 +43,9 @@ void Fetches::FaultInMissing(const PlannedLaunch& launch) {
     }
     if (IsDiscarded(chunk, launch.stream)) plan_.populate_now.push_back({chunk->base, kChunkBytes});
     SetResident(chunk, true);
-    chunk->discarded = false;
-    if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
-    chunk->fetch_op = 0;
+    chunk->EndDiscard();
+    if (chunk->has_contents()) stats_.fault_bytes += kChunkBytes;
+    chunk->EndFetch();
   }
   if (residue_bytes) NoteFaultResidueBytes(std::min(residue_bytes, classifier_.MaxFaultBytes(launch.id)));
   if ((resident_bytes_ > launch.capacity || residue_bytes) && !missing_.empty()) ++stats_.over_budget_launches;
@@ -79,15 +79,15 @@ void Fetches::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) {
   if (room < fits || beyond) ++stats_.over_budget_launches;
   uint64_t fetched = 0, transient_bytes = 0, residue_bytes = 0;
   for (Chunk* chunk : missing_) {
-    const bool elsewhere =
-        chunk->evict_op && chunk->evict_stream != stream && !timeline_->OutDone(chunk->evict_stream, chunk->evict_op);
+    const bool elsewhere = chunk->evict_op() && chunk->evict_stream() != stream &&
+                           !timeline_->OutDone(chunk->evict_stream(), chunk->evict_op());
     const bool too_much = fetched + kChunkBytes > stays;
     // A duplicate costs nothing to get rid of behind the launch.
     const bool fetches_excess = launch.strategy ? launch.strategy == GraphStrategy::kFetch : MayDuplicate(*chunk);
     const bool beyond_gpu = too_much && resident_bytes_ + transient_bytes + kChunkBytes > max_resident_bytes_;
     const bool discarded = IsDiscarded(chunk, stream);
     // The newest eviction may be done, but not the one before it on another queue: that one is not recorded.
-    if (elsewhere || too_much) chunk->evicting_elsewhere = elsewhere || IsEvictingElsewhere(chunk);
+    if (elsewhere || too_much) chunk->SetEvictingElsewhere(elsewhere || IsEvictingElsewhere(chunk));
     if (beyond_gpu || (!discarded && (elsewhere || (too_much && !fetches_excess)))) {
       // Faults bring it, and it is evicted as soon as the launch is over. While mapped remotely it would not fault, and
       // a launch that was found to re-read it would do so over the link.
@@ -98,8 +98,8 @@ void Fetches::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) {
         fault_residue_.Add(chunk);
         continue;
       }
-      if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
-      EvictBehind(chunk);
+      if (chunk->has_contents()) stats_.fault_bytes += kChunkBytes;
+      EvictBehind(chunk, stream);
       continue;
     }
     if (elsewhere || (too_much && !MayDuplicate(*chunk))) {
@@ -115,8 +115,8 @@ void Fetches::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) {
     }
     if ((prefetch_ == Prefetch::kOff || chunk->demand_paged_at == now_) && !discarded) {
       SetResident(chunk, true);
-      if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
-      chunk->fetch_op = 0;
+      if (chunk->has_contents()) stats_.fault_bytes += kChunkBytes;
+      chunk->EndFetch();
     } else if (MayRepopulate(*chunk)) {
       UnmapForFetch(chunk);
       Repopulate(chunk, id);
@@ -143,24 +143,24 @@ void Fetches::QueueFetch(const Chunk* chunk, StreamId stream, PlanStep* step) {
 // The chunk is resident for this stream's next launches.
 void Fetches::FetchChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
   QueueFetch(chunk, stream, step);
-  chunk->fetch_op = step->in_op;
-  chunk->fetch_stream = stream;
-  (chunk->has_contents ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
-  if (chunk->has_contents) step->fetch_content_bytes += kChunkBytes;
+  chunk->BeginFetch(stream, step->in_op);
+  (chunk->has_contents() ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
+  if (chunk->has_contents()) step->fetch_content_bytes += kChunkBytes;
 }
 
 void Fetches::FetchResident(Chunk* chunk, StreamId stream, PlanStep* step) {
-  if (!chunk->duplicate && MayDuplicate(*chunk)) {
-    chunk->duplicate = true;
+  if (!chunk->duplicate() && MayDuplicate(*chunk)) {
+    chunk->Duplicate();
     chunk->written_back = false;
     step->duplicate.push_back({chunk->base, kChunkBytes});
-    if (chunk->mapped_remote) step->unmap.push_back({chunk->base, kChunkBytes});
-    chunk->mapped_remote = false;
+    if (chunk->mapped_remote()) step->unmap.push_back({chunk->base, kChunkBytes});
+    chunk->Unmap();
   }
-  if (chunk->has_contents && CheaperSwapped(*chunk)) NoteSwappedIn(chunk);
+  if (chunk->has_contents() && CheaperSwapped(*chunk)) NoteSwappedIn(chunk);
   SetResident(chunk, true);
-  chunk->fetched_whole = true;
-  chunk->probed = chunk->cold = chunk->probe_victim = false;
+  chunk->FetchWhole();
+  chunk->EndProbe();
+  chunk->cold = chunk->probe_victim = false;
   if (TouchSampler::IsLeftOut(*chunk)) touched_.Forget(chunk);
   FetchChunk(chunk, stream, step);
 }
@@ -169,8 +169,8 @@ void Fetches::FetchResident(Chunk* chunk, StreamId stream, PlanStep* step) {
 void Fetches::FetchTransient(Chunk* chunk, StreamId stream) {
   UnmapRemote(chunk);
   FetchChunk(chunk, stream, &plan_.now);
-  chunk->maybe_mapped = false;
-  EvictBehind(chunk);
+  chunk->ForgetMapping();
+  EvictBehind(chunk, stream);
 }
 
 void Fetches::NoteNotFetched(const PlanStep& step) {

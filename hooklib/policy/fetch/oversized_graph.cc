@@ -23,20 +23,20 @@ constexpr uint64_t kMinSmallShare = 8;  // of the capacity: fewer bytes of small
 // beside its resident ones.
 void RemoteAccess::SplitHotCold(StreamId stream, uint64_t fits, uint64_t more, size_t hot_chunks, bool fetches) {
   const auto order = [&](const Chunk* chunk) {
-    return (IsUsedSinceGraph(*chunk) ? 0 : 4) + (fetches && IsCopied(*chunk) ? 2 : 0) + (chunk->resident ? 0 : 1);
+    return (IsUsedSinceGraph(*chunk) ? 0 : 4) + (fetches && IsCopied(*chunk) ? 2 : 0) + (chunk->resident() ? 0 : 1);
   };
   std::stable_sort(set_.begin() + static_cast<std::ptrdiff_t>(hot_chunks), set_.end(),
                    [&](const Chunk* a, const Chunk* b) { return order(a) < order(b); });
   const size_t hot = std::min<size_t>(fits / kChunkBytes, set_.size());
   missing_.clear();
   for (size_t i = 0; i < set_.size(); ++i) {
-    if (!set_[i]->resident) (i < hot ? hot_missing_ : missing_).push_back(set_[i]);
+    if (!set_[i]->resident()) (i < hot ? hot_missing_ : missing_).push_back(set_[i]);
   }
   uint64_t lacking = hot_missing_.size() * kChunkBytes;
   lacking -= std::min({lacking, more, Room(stream)});
   for (size_t i = set_.size(); i > hot && lacking; --i) {
     Chunk* const chunk = set_[i - 1];
-    if (!chunk->resident || !MayEvict(*chunk, stream)) continue;
+    if (!chunk->resident() || !MayEvict(*chunk, stream)) continue;
     EvictChunk(chunk, stream, &plan_.now);
     missing_.push_back(chunk);
     lacking -= kChunkBytes;
@@ -98,7 +98,7 @@ void RemoteAccess::ApplyStrategy(GraphStrategy strategy, StreamId stream, uint64
   }
   std::erase_if(missing_, [&](Chunk* chunk) {
     // A chunk that was discarded or never written has no host pages worth a remote use: its fetch moves nothing.
-    if (!chunk->has_contents || IsDiscarded(chunk, stream)) return false;
+    if (!chunk->has_contents() || IsDiscarded(chunk, stream)) return false;
     NoteRemainder(*chunk);
     if (strategy == GraphStrategy::kDemandPaging || strategy == GraphStrategy::kFaults) {
       chunk->demand_paged_at = now_;

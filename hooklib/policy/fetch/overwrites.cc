@@ -13,15 +13,15 @@ constexpr uint64_t kCopies = 1;  // stands for work without an execution id; ids
 }  // namespace
 
 bool Fetches::MayRepopulate(const Chunk& chunk) {
-  return repopulates_ && can_discard_ && chunk.overwritten_at == now_ && chunk.has_contents &&
+  return repopulates_ && can_discard_ && chunk.overwritten_at == now_ && chunk.has_contents() &&
          chunk.live_bytes == kChunkBytes && chunk.pins == 0 && !IsEvictingElsewhere(chunk) &&
-         (chunk.evict_op == 0 || timeline_->OutDone(chunk.evict_stream, chunk.evict_op));
+         (chunk.evict_op() == 0 || timeline_->OutDone(chunk.evict_stream(), chunk.evict_op()));
 }
 
 void Fetches::Repopulate(Chunk* chunk, uint64_t id) {
   SetResident(chunk, true);
-  chunk->discarded = false;
-  chunk->fetch_op = 0;  // resident for all work behind this launch, which alone may use it before
+  chunk->EndDiscard();
+  chunk->EndFetch();  // resident for all work behind this launch, which alone may use it before
   chunk->repopulated_by = id ? id : kCopies;
   plan_.repopulate.push_back({chunk->base, kChunkBytes});
   stats_.bytes_saved += kChunkBytes;
@@ -29,7 +29,7 @@ void Fetches::Repopulate(Chunk* chunk, uint64_t id) {
 
 // Whether a prefetch for launch `id` would fetch contents that this launch, or a copy before it, overwrites.
 bool Fetches::IsRepopulatedBy(const Chunk& chunk, uint64_t id) const {
-  return repopulates_ && chunk.has_contents && chunk.repopulated_by &&
+  return repopulates_ && chunk.has_contents() && chunk.repopulated_by &&
          (chunk.repopulated_by == id || chunk.repopulated_by == kCopies);
 }
 

@@ -81,7 +81,7 @@ void RemoteAccess::ExchangePlacement(const Predictor& predictor) {
   std::vector<Chunk*> cold, first, hot;
   chunks_.ForAll([&](Chunk& chunk) {
     if (chunk.link_iteration + 1 != iterations_.number()) return;  // not used in the iteration that is over
-    if (chunk.resident) {
+    if (chunk.resident()) {
       if (!chunk.live_bytes || chunk.named_at == now_ || !IsLongLived(chunk, 0)) return;
       const bool is_cold = std::max(chunk.link_bytes, chunk.previous_link_bytes) <= kMaxColdBytes;
       const bool is_streaming = chunk.last_required_at + iterations_.length() < now_;
@@ -188,7 +188,7 @@ std::vector<PlacementRun> RemoteAccess::ListPlacement() {
   chunks_.ForAll([&](const Chunk& chunk) {
     if (!chunk.live_bytes) return;
     const PlacementRun place{{chunk.base, kChunkBytes},
-                             chunk.resident,
+                             chunk.resident(),
                              IsLongLived(chunk, 0),
                              chunk.link_iteration + 1 >= iterations_.number(),
                              std::max(chunk.link_bytes, chunk.previous_link_bytes),

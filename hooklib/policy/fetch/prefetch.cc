@@ -33,20 +33,21 @@ bool Fetches::ShouldPrefetch(Chunk* chunk, uint64_t id, StreamId stream) {
   const AccessClass access_class = may_map_remote_ ? classifier_.ClassOf(id, false, now_) : AccessClass::kFetch;
   const bool is_known = access_class == AccessClass::kStreaming || access_class == AccessClass::kFaulting;
   const bool is_swapped = access_class == AccessClass::kStreaming && CheaperSwapped(*chunk);
-  if (chunk->has_contents && access_class != AccessClass::kFetch && !is_swapped &&
+  if (chunk->has_contents() && access_class != AccessClass::kFetch && !is_swapped &&
       (access_class == AccessClass::kFaulting || IsLongLived(*chunk, id)) &&
       (is_known || (access_class == AccessClass::kUnknown && CheaperRemote(*chunk)) ||
        Room(stream) + idle_bytes_ < kChunkBytes)) {
     return false;
   }
-  if (chunk->evict_op == kNever) return false;  // evicted behind this very launch
-  return !chunk->evict_op || chunk->evict_stream == stream || timeline_->OutDone(chunk->evict_stream, chunk->evict_op);
+  if (chunk->has_leave_pending()) return false;  // evicted behind this very launch
+  return !chunk->evict_op() || chunk->evict_stream() == stream ||
+         timeline_->OutDone(chunk->evict_stream(), chunk->evict_op());
 }
 
 void Fetches::PrefetchChunk(Chunk* chunk, uint64_t at, StreamQueues* queues, StreamId stream) {
   UnmapForFetch(chunk);
   FetchResident(chunk, stream, &plan_.ahead);
-  chunk->prefetched = true;
+  chunk->SetPrefetched(true);
   queues->prefetched_bytes += kChunkBytes;
   chunk->next_use = at;
   candidates_.Unrank(chunk);
@@ -73,7 +74,7 @@ void Fetches::PrefetchNear(StreamQueues* queues, StreamId stream) {
     if (chunks.empty()) break;
     if (graph_strategies_.Knows(id)) continue;  // its strategy decides about its missing chunks
     for (Chunk* chunk : chunks) {
-      if (chunk->resident) {
+      if (chunk->resident()) {
         if (chunk->next_use == kNever || chunk->next_use < now_) {
           chunk->next_use = at;
           candidates_.Unrank(chunk);
@@ -99,7 +100,7 @@ void Fetches::PrefetchFar(StreamQueues* queues, StreamId stream) {
     if (graph_strategies_.Knows(id)) continue;
     far_reserve_bytes_ = queues->predictor.GrowthAhead() * kChunkBytes + kFarFreeBytes;
     for (Chunk* chunk : chunks) {
-      if (chunk->resident || !ShouldPrefetch(chunk, id, stream)) continue;
+      if (chunk->resident() || !ShouldPrefetch(chunk, id, stream)) continue;
       if (full()) {
         far_full_until_ = now_ + kFarFullLaunches;
         return queues->predictor.RevisitLast();

@@ -121,7 +121,7 @@ void RemoteAccess::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
   uint64_t used_bytes = 0;  // bytes that it names of the chunks that stay
   std::erase_if(missing_, [&](Chunk* chunk) {
     // A chunk that was discarded or never written has no host pages worth a remote use: its fetch moves nothing.
-    if (!chunk->has_contents || IsDiscarded(chunk, stream)) return false;
+    if (!chunk->has_contents() || IsDiscarded(chunk, stream)) return false;
     if ((oversize ? stay_bytes : used_bytes) >= max_stay_bytes || (by_faults && MayDuplicate(*chunk))) return false;
     if (!oversize && access_class != AccessClass::kFaulting &&
         !(is_probe ? IsLongLived(*chunk, id) : StaysRemote(queues_[stream].predictor, *chunk, id)))
@@ -140,20 +140,21 @@ void RemoteAccess::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
       chunk->remote_uses = 0;
     }
     // Pages that faults brought would stay resident without being counted: these are evicted first.
-    if (oversize && !is_probe && !by_faults && chunk->in_fault_residue && !chunk->mapped_remote) {
+    if (oversize && !is_probe && !by_faults && chunk->has_fault_residue() && !chunk->mapped_remote()) {
       fault_residue_.SweepSoon();
       last_demand_paged_ = chunk->demand_paged_at = now_;
       return false;
     }
     if (share.stride && chunk->base / kChunkBytes % share.stride == 0 &&
-        (chunk->mapped_remote || (mapped_bytes + kChunkBytes <= share.max_new_bytes && !chunk->in_fault_residue))) {
-      if (!chunk->mapped_remote) mapped_bytes += kChunkBytes;
+        (chunk->mapped_remote() ||
+         (mapped_bytes + kChunkBytes <= share.max_new_bytes && !chunk->has_fault_residue()))) {
+      if (!chunk->mapped_remote()) mapped_bytes += kChunkBytes;
       remote_bytes += kChunkBytes;
       stay_bytes += kChunkBytes;
       MapRemote(chunk);
       return true;
     }
-    if (by_faults && (is_probe || !chunk->mapped_remote || chunk->remote_uses == 0)) {
+    if (by_faults && (is_probe || !chunk->mapped_remote() || chunk->remote_uses == 0)) {
       UnmapRemote(chunk);
       chunk->demand_paged_at = now_;
       stay_bytes += kChunkBytes;
@@ -171,11 +172,11 @@ void RemoteAccess::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
         return false;
       }
     }
-    chunk->probed = is_probe;
     ++chunk->remote_uses;
     stay_bytes += kChunkBytes;
     used_bytes += chunk->named_bytes;
     MapRemote(chunk);
+    chunk->SetProbed(is_probe);
     return true;
   });
   if (stay_bytes && by_faults) {

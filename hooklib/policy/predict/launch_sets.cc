@@ -22,8 +22,8 @@ Chunk* Residency::MarkNamed(Chunk* begin, Chunk* end, PlannedLaunch* launch, uin
   for (; chunk < end && chunk->named_at != now; ++chunk) {
     chunk->named_at = now;
     chunk->named_bytes = kChunkBytes;
-    const bool is_own = chunk->fetch_stream == stream;
-    if (!chunk->resident || (is_own ? chunk->fetch_op > awaited_in_op : chunk->discarded)) lacks_chunks = true;
+    const bool is_own = chunk->fetch_stream() == stream;
+    if (!chunk->resident() || (is_own ? chunk->fetch_op() > awaited_in_op : chunk->discarded())) lacks_chunks = true;
     *next++ = chunk;
   }
   *to = next;
@@ -89,18 +89,18 @@ void Residency::NoteSet(const PlannedLaunch& launch, Seq seq) {
     if constexpr (kUses) {
       if (chunk->last_use <= last_graph_at) bytes_since_graph += kChunkBytes;
       chunk->last_use = now;
-      chunk->has_contents = true;
+      chunk->NoteContents();
       Mark& use = chunk->use[chunk->use[0].stream == stream ? 0 : 1];
       if (use.stream == stream) use.seq = seq;
-      if (use.stream != stream || !chunk->unranked || chunk->prefetched) needs_more = true;
+      if (use.stream != stream || !chunk->unranked || chunk->prefetched()) needs_more = true;
     }
   }
   bytes_since_graph_ += bytes_since_graph;
   if (!needs_more) return;
   for (Chunk* chunk : set_) {
-    if (chunk->prefetched) EndPrefetch(chunk);
+    if (chunk->prefetched()) EndPrefetch(chunk);
     if (chunk->use[0].stream != stream && chunk->use[1].stream != stream) NoteUse(chunk, {stream, seq});
-    if (chunk->resident) candidates_.Unrank(chunk);
+    if (chunk->resident()) candidates_.Unrank(chunk);
   }
 }
 template void Residency::NoteSet<true, true>(const PlannedLaunch&, Seq);

@@ -29,8 +29,8 @@ constexpr double kMaxTouchedOfLaunch = 32;                         // several la
 // would end. Launches one by one wait until they would try a presumed chunk as a touched one: their caches grow.
 bool TouchedChunks::MayTry(const Chunk& chunk, bool is_graph) const {
   const bool is_known = chunk.touch != Touch::kUnknown && (chunk.touch != Touch::kPresumed || !is_graph);
-  return !is_known && chunk.has_contents && chunk.live_bytes != 0 && !chunk.discarded && !chunk.reused_after_discard &&
-         !IsCopied(chunk) && !chunk.duplicate && chunk.live_since + 1 < now_;
+  return !is_known && chunk.has_contents() && chunk.live_bytes != 0 && !chunk.discarded() &&
+         !chunk.reused_after_discard && !IsCopied(chunk) && !chunk.duplicate() && chunk.live_since + 1 < now_;
 }
 
 // Takes chunks out of the set that are not touched, and those that are tried from here on. Returns the hot chunks.
@@ -52,7 +52,7 @@ size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::op
   double touched =
       std::min(hot_extents ? TouchSampler::kMaxTouched : kMaxTouchedOfLaunch, static_cast<double>(capacity_chunks) / 8);
   const auto may_try_absent = [&](const Chunk& chunk) {
-    return !chunk.resident && !chunk.maybe_mapped && MayTry(chunk, hot_extents.has_value());
+    return !chunk.resident() && !chunk.maybe_mapped() && MayTry(chunk, hot_extents.has_value());
   };
   for (size_t i = 0, from = 0; i < operands_.size(); ++i) {
     const size_t to = operands_[i].end;
@@ -69,14 +69,14 @@ size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::op
         touched_.Begin(chunk, extents[i]);
         --tried;
       }
-      if (TouchSampler::IsLeftOut(*chunk) && !chunk->discarded) {
-        if (chunk->touch == Touch::kSampled && !chunk->resident && !IsEvicting(*chunk) && !IsEvictingElsewhere(chunk))
+      if (TouchSampler::IsLeftOut(*chunk) && !chunk->discarded()) {
+        if (chunk->touch == Touch::kSampled && !chunk->resident() && !IsEvicting(*chunk) && !IsEvictingElsewhere(chunk))
           touched_.NoteNamed(*chunk, {launch->stream, seq}, hot_extents ? kUsesOfGraph : 1);
         chunk->named_at = 0;
         continue;
       }
-      const bool is_own = chunk->fetch_stream == launch->stream;
-      lacks_chunks |= !chunk->resident || (is_own ? chunk->fetch_op > queues.awaited_in_op : chunk->discarded);
+      const bool is_own = chunk->fetch_stream() == launch->stream;
+      lacks_chunks |= !chunk->resident() || (is_own ? chunk->fetch_op() > queues.awaited_in_op : chunk->discarded());
       set_[kept++] = chunk;
     }
     from = to;
@@ -114,7 +114,7 @@ void TouchedChunks::SampleResident(std::span<const Extent> extents, PlannedLaunc
     old.clear();
     for (size_t at = from; at < operands_[i].end; ++at) {
       Chunk* const chunk = set_[at];
-      if (!chunk->resident || !MayEvict(*chunk, launch->stream)) continue;
+      if (!chunk->resident() || !MayEvict(*chunk, launch->stream)) continue;
       const bool was_touched = chunk->touch == Touch::kTouched || chunk->touch == Touch::kPresumed;
       if (tries_unknown && MayTry(*chunk, is_graph)) {
         unknown.push_back(chunk);
@@ -136,7 +136,7 @@ void TouchedChunks::SampleResident(std::span<const Extent> extents, PlannedLaunc
   for (size_t i = 0, from = 0; i < operands_.size(); ++i) {
     const size_t to = operands_[i].end;
     for (size_t at = from; at < to; ++at) {
-      if (!TouchSampler::IsLeftOut(*set_[at]) || set_[at]->discarded) set_[kept++] = set_[at];
+      if (!TouchSampler::IsLeftOut(*set_[at]) || set_[at]->discarded()) set_[kept++] = set_[at];
     }
     from = to;
     operands_[i].end = kept;
@@ -205,7 +205,7 @@ void TouchedChunks::ConcludeTouches(std::span<const Va> pages, bool lost) {
     if (!chunk) continue;
     const bool is_late = chunk->touch == Touch::kUntouched;
     const bool was_left_out = touched_.NoteFault(chunk, now_);
-    if (chunk->resident) continue;
+    if (chunk->resident()) continue;
     if (!was_left_out) {
       TakeFaultedIn(chunk);
       continue;
@@ -213,16 +213,16 @@ void TouchedChunks::ConcludeTouches(std::span<const Va> pages, bool lost) {
     Settle();
     SetResident(chunk, true);
     chunk->last_use = now_;
-    chunk->fetch_op = 0;
+    chunk->EndFetch();
     candidates_.Unrank(chunk);
-    if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
+    if (chunk->has_contents()) stats_.fault_bytes += kChunkBytes;
     touched_late_.push_back(chunk->base);
     if (is_late) TakeCompanions(*chunk);
   }
   if (lost) {
     touched_.Repeat([this](Va base) {
       Chunk* const chunk = chunks_.Find(base);
-      if (chunk && !chunk->resident) fault_residue_.Add(chunk);
+      if (chunk && !chunk->resident()) fault_residue_.Add(chunk);
     });
     fault_residue_.SweepSoon();
   } else {
@@ -234,8 +234,8 @@ void TouchedChunks::ConcludeTouches(std::span<const Va> pages, bool lost) {
 void TouchedChunks::FetchTouched(StreamId stream) {
   for (const Va base : touched_late_) {
     Chunk* const chunk = chunks_.Find(base);
-    if (chunk && chunk->resident && !chunk->fetched_whole && !chunk->fetch_op) {
-      chunk->fetched_whole = true;
+    if (chunk && chunk->resident() && !chunk->is_whole() && !chunk->fetch_op()) {
+      chunk->FetchWhole();
       FetchChunk(chunk, stream, &plan_.now);
     }
   }

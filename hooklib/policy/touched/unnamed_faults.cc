@@ -38,7 +38,7 @@ void TouchedChunks::NoteCountedFaults(uint64_t bytes) {
   Settle();
   NoteChange();
   chunks_.ForAll([this](Chunk& chunk) {
-    if (!chunk.resident && !chunk.mapped_remote && chunk.live_bytes != 0 && chunk.has_contents)
+    if (!chunk.resident() && !chunk.mapped_remote() && chunk.live_bytes != 0 && chunk.has_contents())
       fault_residue_.Add(&chunk);
   });
   fault_residue_.SweepSoon();
@@ -48,14 +48,14 @@ void TouchedChunks::NoteCountedFaults(uint64_t bytes) {
 // that faults again soon after its eviction stays for as many times that long (as with refault distances in Linux's
 // workingset.c), and leaves after those whose next use is farther.
 void TouchedChunks::TakeFaultedIn(Chunk* chunk) {
-  if (chunk->in_fault_residue || chunk->mapped_remote || IsEvicting(*chunk) || chunk->live_bytes == 0) return;
+  if (chunk->has_fault_residue() || chunk->mapped_remote() || IsEvicting(*chunk) || chunk->live_bytes == 0) return;
   // The record may be of the bytes before: a discarded chunk that passed for resident would be written by faults.
-  if (chunk->discarded || chunk->reused_after_discard || !chunk->has_contents) return;
+  if (chunk->discarded() || chunk->reused_after_discard || !chunk->has_contents()) return;
   unnamed_.watched_until = std::max(unnamed_.watched_until, now_ + kWatchedLaunches);
   Settle();
   SetResident(chunk, true);
   chunk->last_use = now_;
-  chunk->fetch_op = 0;
+  chunk->EndFetch();
   if (chunk->unnamed_out) chunk->next_use = now_ + kStayedIntervals * std::max<uint64_t>(1, now_ - chunk->unnamed_out);
   chunk->unnamed_by_faults = true;
   candidates_.Unrank(chunk);
