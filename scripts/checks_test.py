@@ -24,6 +24,7 @@ class Checks(unittest.TestCase):
             shutil.copy(path, self.root / "scripts")
         subprocess.run(["git", "init", "-q", self.root], check=True)
         (self.root / ".gitignore").write_text("/scripts/\n")
+        self.write("hooklib/memory/chunk.h", "struct Chunk {\n  int base = 0;\n  bool resident = false;\n};\n")
         self.write("agent/fine.cc", '// Evicts chunks.\nconst char* text = "evicted";\n')
 
     def write(self, name, text):
@@ -164,8 +165,12 @@ class Checks(unittest.TestCase):
             ["structure.py"],
             "hooklib/policy/large.h: Large has 27 public functions",
             "hooklib/memory/long.h: 151 lines",
-            "2 headers, 1 too long; 1 classes, 1 too large",
+            "3 headers, 1 too long; 2 classes, 1 too large",
         )
+        flags = "".join(f"  bool is_{i} = false;\n" for i in range(20))
+        self.write("hooklib/memory/chunk.h", f"struct Chunk {{\n{flags}}};\n")
+        self.finds(["structure.py"], "chunk.h: 20 fields, 20 of them flags")
+        self.write("hooklib/memory/chunk.h", "struct Chunk {\n  int base = 0;\n};\n")
         private = functions.replace("  int F0", " protected:\n  int F0")
         self.write("hooklib/policy/large.h", f"struct Large {{\n  Large();\n{private}}};\n")
         (self.root / "hooklib/memory/long.h").unlink()

@@ -41,6 +41,35 @@ inline const StreamCall kBarrierCalls[] = {
     {"event_record", IN_STREAM(cuEventRecord(b.event, s))},
     {"untimed_event_record", IN_STREAM(cuEventRecord(b.untimed, s))},
     {"wait_event", IN_STREAM(cuStreamWaitEvent(s, b.event, 0))},
+    {"graph_of_nothing",
+     [](StreamBlocks&, CUstream s) {
+       static CUgraphExec exec = [] {
+         CUgraph g = nullptr;
+         CUgraphExec e = nullptr;
+         NEED(cuGraphCreate(&g, 0));
+         NEED(cuGraphInstantiate(&e, g, 0));
+         return e;
+       }();
+       return cuGraphLaunch(exec, s);
+     }},
+    {"graph_of_empty_node",
+     [](StreamBlocks&, CUstream s) {
+       CUgraph g = nullptr;
+       CUgraphNode n = nullptr;
+       CUgraphExec e = nullptr;
+       NEED(cuGraphCreate(&g, 0));
+       NEED(cuGraphAddEmptyNode(&n, g, nullptr, 0));
+       NEED(cuGraphInstantiate(&e, g, 0));
+       return cuGraphLaunch(e, s);
+     }},
+    {"upload_of_nothing",
+     [](StreamBlocks&, CUstream s) {
+       CUgraph g = nullptr;
+       CUgraphExec e = nullptr;
+       NEED(cuGraphCreate(&g, 0));
+       NEED(cuGraphInstantiate(&e, g, 0));
+       return cuGraphUpload(e, s);
+     }},
     {"write_value", IN_STREAM(cuStreamWriteValue32(s, b.alloc, 1, 0))},
 };
 

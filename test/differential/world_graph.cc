@@ -154,7 +154,9 @@ bool World::LaunchExec(const Op& op, Random& random) {
   if (!graph.has_condition && random.OneIn(6) && Unsafe(thread)) Emit(kUpdateExec, thread, {op.a});
   const int times = 1 + random.Below(3);
   for (int i = 0; i < times; ++i) Emit(kLaunchGraph, thread, {op.a, streams[stream].number});
-  const Stamp stamp = Submit(stream);
+  // A graph without work is no part of the barrier (experiments/probes/questions_barriers.h).
+  const bool runs = !graph.reads.empty() || !graph.writes.empty();
+  const Stamp stamp = Submit(stream, runs || !target_.waits);
   graphs[op.a].last = stamp;
   for (const int block : graph.writes) {
     blocks[block].write = stamp;

@@ -28,6 +28,16 @@ TEST_CASE("companions: chunks whose faults follow each other are one group, late
   CHECK(companions.GroupOf(At(7)) == std::vector<Va>{At(7)});
 }
 
+TEST_CASE("companions: faults of two graphs are two groups") {
+  Companions companions;
+  companions.NoteFault(At(1), 100);
+  companions.NoteFault(At(2), 100);
+  companions.EndGroup();
+  companions.NoteFault(At(3), 101);
+  CHECK(companions.GroupOf(At(1)) == std::vector<Va>{At(1), At(2)});
+  CHECK(companions.GroupOf(At(3)) == std::vector<Va>{At(3)});
+}
+
 TEST_CASE("companions: the same place of operands of one size") {
   Companions companions;
   companions.NoteOperand({At(0), 8 * kChunkBytes});

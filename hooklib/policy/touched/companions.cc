@@ -19,12 +19,13 @@ void Companions::NoteFault(Va chunk, uint64_t now) {
     group_of_.clear();
     groups_.clear();
   }
-  const bool follows = open_ && now <= last_fault_at_ + kMaxGapLaunches && groups_[open_].size() < kMaxGroup;
+  const bool follows = is_open_ && now <= last_fault_at_ + kMaxGapLaunches && groups_[newest_].size() < kMaxGroup;
   last_fault_at_ = now;
-  if (!follows) ++open_;
+  is_open_ = true;
+  if (!follows) ++newest_;
   // The group that it was of has returned with it, and stays as it is.
-  if (!group_of_.try_emplace(chunk, open_).second) return;
-  groups_[open_].push_back(chunk);
+  if (!group_of_.try_emplace(chunk, newest_).second) return;
+  groups_[newest_].push_back(chunk);
 }
 
 std::vector<Va> Companions::GroupOf(Va chunk) const {

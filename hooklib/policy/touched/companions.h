@@ -26,6 +26,8 @@ class Companions {
   // A launch faulted on a chunk that was left out. Chunks whose faults follow each other are one group from then on.
   // `now` counts launches.
   void NoteFault(Va chunk, uint64_t now);
+  // A graph is launched, which is a whole iteration: later faults are another group.
+  void EndGroup() { is_open_ = false; }
   // The chunks that faulted in turn with this one the last time, in the order of these faults.
   std::vector<Va> GroupOf(Va chunk) const;
   // The same place in all other operands of its size.
@@ -36,7 +38,8 @@ class Companions {
   std::map<Va, uint64_t> operands_;            // bytes by base
   std::unordered_map<Va, uint64_t> group_of_;  // by chunk
   std::unordered_map<uint64_t, std::vector<Va>> groups_;
-  uint64_t open_ = 0, last_fault_at_ = 0;
+  uint64_t newest_ = 0, last_fault_at_ = 0;
+  bool is_open_ = false;  // the newest group
 };
 
 }  // namespace sluice::policy

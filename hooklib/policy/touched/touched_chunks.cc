@@ -36,6 +36,7 @@ bool TouchedChunks::MayTry(const Chunk& chunk, bool is_graph) const {
 // Takes chunks out of the set that are not touched, and those that are tried from here on. Returns the hot chunks.
 size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::optional<size_t> hot_extents,
                                         const StreamQueues& queues, PlannedLaunch* launch, Seq seq) {
+  if (hot_extents) touched_.companions().EndGroup();
   size_t kept = 0;
   bool lacks_chunks = false;
   const uint64_t room = hot_extents ? kMaxIdleRoom : kMaxIdleRoomOfLaunch;
