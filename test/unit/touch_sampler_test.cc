@@ -101,35 +101,6 @@ TEST_CASE("touch sampler: a fault ends the sample, and one on an untouched chunk
   CHECK_FALSE(rig.sampler.leaves_out_any());
 }
 
-TEST_CASE("touch sampler: touched chunks that are tried again, and touched later, stop further retries") {
-  Rig rig(1);
-  rig.Try(0, 0), rig.Name(0, 0, 1), rig.Conclude(1);  // the operand has untouched chunks
-  const auto may_try_again = [&rig] {
-    double touched = TouchSampler::kMaxTouched;
-    return rig.sampler.AllowanceOfOld(rig.operands[0], kChunks, &touched);
-  };
-  const size_t first = may_try_again();
-  REQUIRE(first > 10);
-  Seq seq = 1;
-  for (uint64_t i = 1; i < kChunks; ++i) {
-    rig.Try(0, i);
-    rig.Fault(0, i);
-  }
-  CHECK(may_try_again() == first);  // first samples have a credit of their own
-  // A working set that takes turns: each chunk is untouched for a while, and is touched again.
-  for (int round = 0; round < 2; ++round) {
-    for (uint64_t i = 1; i < kChunks && may_try_again(); ++i) rig.FindUntouched(0, i, 1, ++seq);
-    for (uint64_t i = 1; i < kChunks; ++i) {
-      if (TouchSampler::IsLeftOut(*rig.At(0, i))) rig.Fault(0, i);
-    }
-  }
-  CHECK(may_try_again() == 0);
-  CHECK(rig.sampler.stats().late >= first);
-  // Bytes that are lacking are worth retries, and the debt is bounded.
-  rig.sampler.NoteLacking(uint64_t{16} << 30);
-  CHECK(may_try_again() > 10);
-}
-
 TEST_CASE("touch sampler: lost records prove nothing") {
   Rig rig(1);
   rig.Try(0, 3);

@@ -92,7 +92,6 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
     if (const auto it = Graphs().find(executable); it != Graphs().end()) {
       GraphAccess& access = it->second;
       ranked = access.Ranked();
-      if (access.kernels_id()) work.id = access.kernels_id() | 1;
       work.known = access.known();
       work.may_write_anywhere = access.may_write_anywhere();
       checks_size = stream->device->active.load(std::memory_order_relaxed) && access.TakeSizeCheck();

@@ -43,9 +43,6 @@ void GraphAccess::AddKernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& 
   NamedMemory named;
   bool is_known = CollectNames(*InfoOf(function), shape, p.kernelParams, p.extra, &named);
   ++kernels_;
-  uint64_t mixed = reinterpret_cast<uintptr_t>(function) * 0x9e3779b97f4a7c15u;
-  mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9u;
-  kernels_id_ += mixed ^ mixed >> 32;
   if (const auto captured = CapturedCallOf(node, p)) {
     ++library_kernels_;
     const LibraryCall& call = captured->call;

@@ -42,9 +42,6 @@ class GraphAccess {
   std::shared_ptr<const RankedReaches> Ranked();
   bool known() const { return known_; }
   bool may_write_anywhere() const { return has_unseen_pointers_ || !known_; }
-  // The same for graphs of the same kernels, whatever their order, sizes and operands: a server makes its graph anew
-  // for each change of its batch, and what was measured of the old one holds for the new one. 0: it has no kernels.
-  uint64_t kernels_id() const { return kernels_id_; }
   // The most that the graph's own nodes have allocated at a time, if they run one by one as they were made.
   uint64_t allocated_peak_bytes() const { return allocated_peak_; }
   // True once, at the first call.
@@ -69,7 +66,6 @@ class GraphAccess {
   bool has_unseen_pointers_ = false;  // of some library call
   bool size_checked_ = false;
   size_t kernels_ = 0, library_kernels_ = 0;
-  uint64_t kernels_id_ = 0;
   std::map<CUdeviceptr, uint64_t> allocations_;  // by its own nodes; bytes
   uint64_t allocated_now_ = 0, allocated_peak_ = 0;
   std::map<CUgraphNode, NodeReaches> recorded_;

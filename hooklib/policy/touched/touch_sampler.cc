@@ -15,13 +15,11 @@ constexpr uint32_t kMaxPendingAlike = 4;  // first samples under way in operands
 // In chunks moved over the link. kOverdraft: the cost beyond credit of samples of operands that were found untouched.
 constexpr double kSuccessGain = 2, kInitialCredit = 128, kMaxCredit = 4096, kOverdraft = 512;
 constexpr double kLackingShare = 0.001;  // of the bytes that launches lack, until the first credit is there again
-constexpr double kRetryShare = 0.0625;   // the same of the credit for touched chunks, which make room for these bytes
 }  // namespace
 
 const double TouchSampler::kMaxTouched = 256;
 
-TouchSampler::TouchSampler(const LinkModel* link)
-    : link_(link), credit_(kInitialCredit), retry_credit_(kInitialCredit) {}
+TouchSampler::TouchSampler(const LinkModel* link) : link_(link), credit_(kInitialCredit) {}
 
 double TouchSampler::FaultCost() const {
   return static_cast<double>(margins::kFaultSpread.Of(link_->NsPerGiB(LinkStep::kFault))) /
@@ -50,9 +48,7 @@ bool TouchSampler::IsSuspect(Extent operand) const {
 }
 
 void TouchSampler::NoteLacking(uint64_t bytes) {
-  const double chunks = static_cast<double>(bytes) / kChunkBytes;
-  if (credit_ < kInitialCredit) credit_ += chunks * kLackingShare;
-  if (retry_credit_ < kInitialCredit) retry_credit_ += chunks * kRetryShare;
+  if (credit_ < kInitialCredit) credit_ += static_cast<double>(bytes) / kChunkBytes * kLackingShare;
 }
 
 size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched, bool sparse) {
@@ -86,7 +82,7 @@ size_t TouchSampler::Allowance(Extent operand, size_t unknown, double* touched, 
 size_t TouchSampler::AllowanceOfOld(Extent operand, size_t old, double* touched) const {
   const Counts alike = AlikeCounts(operand);
   if (!enabled_ || alike.touched == alike.tried) return 0;
-  const double most = std::max(0.0, std::min(retry_credit_ / FaultCost(), *touched));
+  const double most = std::max(0.0, std::min(credit_ / FaultCost(), *touched));
   const size_t allowed = std::min(old, static_cast<size_t>(most));
   *touched -= static_cast<double>(allowed);
   return allowed;
@@ -104,7 +100,7 @@ void TouchSampler::Begin(Chunk* chunk, Extent operand) {
   ++stats_.samples;
   for (Counts* const counts : {&operands_[operand.base], &sizes_[operand.bytes]}) ++counts->pending;
   const double paid = FaultCost() * (is_again ? 1 : ProbabilityOf(operand));
-  (is_again ? retry_credit_ : credit_) -= paid;
+  credit_ -= paid;
   companions_.NoteOperand(operand);
   samples_[chunk->base] = {.operand = operand, .is_again = is_again, .paid = paid};
 }
@@ -131,23 +127,19 @@ void TouchSampler::EndSample(const Sample& sample) {
     counts->pending -= counts->pending != 0;
 }
 
-// A debt may not be so large that it is never paid.
-void TouchSampler::ChargeRetry(double chunks) { retry_credit_ = std::max(-kInitialCredit, retry_credit_ - chunks); }
-
 bool TouchSampler::NoteFault(Chunk* chunk, uint64_t now) {
-  const bool was_left_out = IsLeftOut(*chunk), was_touched = chunk->touched_at != 0;
+  const bool was_left_out = IsLeftOut(*chunk);
   chunk->touched_at = now;
   if (chunk->touch == Touch::kSampled) {
     const auto it = samples_.find(chunk->base);
     if (it != samples_.end()) {
       Count(it->second, true);
-      if (!it->second.is_again) credit_ -= FaultCost() - it->second.paid;
+      credit_ -= FaultCost() - it->second.paid;
       samples_.erase(it);
     }
     ++stats_.touched;
   } else if (chunk->touch == Touch::kUntouched) {
     ++stats_.late;
-    if (was_touched) ChargeRetry(FaultCost());
     companions_.NoteFault(chunk->base, now);
   }
   if (was_left_out) --left_out_;
@@ -161,11 +153,7 @@ void TouchSampler::Conclude(ChunkTable* chunks) {
     if (!sample.is_over) {
       ++it;
     } else {
-      if (sample.is_again) {
-        retry_credit_ += sample.paid;
-      } else {
-        credit_ = std::min(kMaxCredit, credit_ + sample.paid + kSuccessGain);
-      }
+      credit_ = std::min(kMaxCredit, credit_ + sample.paid + kSuccessGain);
       Count(sample, false);
       ++stats_.untouched;
       if (Chunk* const chunk = chunks->Find(it->first)) chunk->touch = Touch::kUntouched;  // it stays left out
@@ -184,7 +172,6 @@ void TouchSampler::Return(Chunk* chunk, uint64_t now) {
   Forget(chunk);
   chunk->touch = Touch::kTouched;
   chunk->touched_at = now;
-  ChargeRetry(1);
 }
 
 void TouchSampler::ForgetKnown(Chunk* chunk) {

@@ -9,10 +9,6 @@
 // than a fetch; an untouched one earns some. So a program that touches its operands whole pays for a few chunks once.
 // Operands of one size are taken to be alike until their own chunks say otherwise.
 //
-// Touched chunks are tried again after a while, from a credit of their own: one that was not touched for two replays
-// may be part of a working set with a longer period. Then it faults later, and that is charged. So a server whose slots
-// take turns is not stripped of its idle slots for long, unless bytes are lacking.
-//
 // The state of a chunk lies in Chunk (touch); all else lies here. Not thread-safe: the device's lock
 // is held.
 #ifndef SLUICE_HOOKLIB_POLICY_TOUCHED_TOUCH_SAMPLER_H_
@@ -122,7 +118,6 @@ class TouchSampler {
   Counts AlikeCounts(Extent operand) const;    // of all operands of its size
   double FaultCost() const;                    // in chunks moved over the link
   double ProbabilityOf(Extent operand) const;  // that a chunk of it is touched
-  void ChargeRetry(double chunks);
   void EndSample(const Sample& sample);
   void Count(const Sample& sample, bool is_touched);
   void ForgetKnown(Chunk* chunk);
@@ -131,7 +126,6 @@ class TouchSampler {
   bool enabled_ = false;
   size_t left_out_ = 0;
   double credit_;
-  double retry_credit_;  // for touched chunks that are tried again
   Companions companions_;
   std::unordered_map<Va, Sample> samples_;      // by chunk
   std::unordered_map<Va, Counts> operands_;     // by base
