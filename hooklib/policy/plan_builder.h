@@ -42,10 +42,19 @@ class PlanBuilder : public ResidencyFigures {
   }
   // Whether a queue other than the newest eviction's may still be evicting it. The flag alone says nothing: it stays
   // after that eviction's end.
-  bool IsEvictingElsewhere(const Chunk& chunk) const { return chunk.evicting_elsewhere() && HasEvictionsInFlight(); }
+  bool IsEvictingElsewhere(const Chunk& chunk) const {
+    if (!chunk.evicting_elsewhere()) return false;
+    return chunk.evict_op() ? HasEvictionsInFlight(chunk.evict_stream()) : HasEvictionsInFlight();
+  }
   bool IsEvictingElsewhere(Chunk* chunk) {
     chunk->SetEvictingElsewhere(IsEvictingElsewhere(std::as_const(*chunk)));
     return chunk->evicting_elsewhere();
+  }
+  // Only the newest eviction is recorded. The flag stands for older ones, which may run on other queues.
+  void BeginEviction(Chunk* chunk, StreamId stream, uint64_t op) {
+    chunk->SetEvictingElsewhere(IsEvictingElsewhere(std::as_const(*chunk)) ||
+                                (chunk->evict_stream() != stream && IsEvicting(*chunk)));
+    chunk->BeginEviction(stream, op);
   }
 
   void ClearPlan() {

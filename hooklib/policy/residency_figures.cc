@@ -41,9 +41,10 @@ uint64_t ResidencyFigures::fetching_bytes() const {
   return bytes;
 }
 
-bool ResidencyFigures::HasEvictionsInFlight() const {
-  return std::any_of(queues_.begin(), queues_.end(),
-                     [this](const auto& one) { return !timeline_->OutDone(one.first, one.second.out_op); });
+bool ResidencyFigures::HasEvictionsInFlight(std::optional<StreamId> beside) const {
+  return std::any_of(queues_.begin(), queues_.end(), [&](const auto& one) {
+    return one.first != beside && !timeline_->OutDone(one.first, one.second.out_op);
+  });
 }
 
 uint64_t ResidencyFigures::NextTransferBytes(StreamId stream) {

@@ -2,6 +2,7 @@
 #ifndef SLUICE_HOOKLIB_POLICY_RESIDENCY_FIGURES_H_
 #define SLUICE_HOOKLIB_POLICY_RESIDENCY_FIGURES_H_
 
+#include <optional>
 #include <span>
 
 #include "hooklib/policy/residency_settings.h"
@@ -34,7 +35,8 @@ class ResidencyFigures : public ResidencySettings {
   // Bytes of evictions in flight: asks the GPU; and as it last answered.
   uint64_t EvictingBytes();
   uint64_t evicting_bytes() const { return evicting_bytes_; }
-  bool HasEvictionsInFlight() const;            // asks the GPU
+  // Whether evictions are in flight, beside those of the stream's queue. Asks the GPU.
+  bool HasEvictionsInFlight(std::optional<StreamId> beside = {}) const;
   uint64_t fetching_bytes() const;              // of fetches in flight, as the GPU last answered
   uint64_t NextTransferBytes(StreamId stream);  // of the stream's first eviction and first fetch in flight
 

@@ -86,7 +86,7 @@ CUresult Import(int file, uint64_t offset, CUcontext context, MemoryKind kind, v
   a->requested = size;
   a->counted = false;
   a->owner = owner;
-  a->content = std::move(content);
+  *a->content = std::move(content);
   if (kind == MemoryKind::kUnmanaged) context->memory[address] = a;
   *out = address;
   return CUDA_SUCCESS;
@@ -194,7 +194,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr p) {
   Allocation* a = simgpu::FindAllocation(p);
   NEED_ARG(a != nullptr && a->kind == MemoryKind::kUnmanaged && a->counted);
   Sim().CatchUp(call.lock);
-  const int file = simgpu::SaveContents(a->content, a->size, a->card);
+  const int file = simgpu::SaveContents(*a->content, a->size, a->card);
   NEED(file >= 0, CUDA_ERROR_OUT_OF_MEMORY);
   Tell(handle, file, a->base % simgpu::kBlockBytes);
   return CUDA_SUCCESS;
@@ -300,7 +300,7 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* out, CUdeviceptr p) {
   NEED_ARG(out != nullptr && a != nullptr && a->kind == MemoryKind::kPool && a->base == p);
   NEED_ARG(static_cast<CUmemoryPool>(a->owner)->props.handleTypes != CU_MEM_HANDLE_TYPE_NONE);
   Sim().CatchUp(call.lock);
-  const int file = simgpu::SaveContents(a->content, a->size, a->card);
+  const int file = simgpu::SaveContents(*a->content, a->size, a->card);
   NEED(file >= 0, CUDA_ERROR_OUT_OF_MEMORY);
   Tell(out, file);
   return CUDA_SUCCESS;

@@ -20,7 +20,7 @@ struct PhysicalHandle {
   int card = -1;             // -1: host
   bool is_imported = false;  // another process' memory
   CUmemAllocationProp props{};
-  simgpu::ContentMap content{0};  // while it is not mapped
+  std::shared_ptr<simgpu::ContentMap> content;  // its mappings share it
 };
 
 struct Reservation {
@@ -134,7 +134,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmem
   h->size = size;
   h->card = card;
   h->props = *prop;
-  h->content = simgpu::ContentMap(size);
+  h->content = std::make_shared<simgpu::ContentMap>(size);
   Handles().insert(h);
   *out = reinterpret_cast<CUmemGenericAllocationHandle>(h);
   return CUDA_SUCCESS;
@@ -164,7 +164,8 @@ CUresult cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocat
   Allocation* a = Sim().memory().Add(p, size, MemoryKind::kMapped, std::max(h->card, 0));
   a->host_located = h->card < 0;
   a->owner = h;
-  if (h->mappings++ == 0) a->content = std::move(h->content);  // a second mapping at the same time does not see it
+  a->content = h->content;
+  ++h->mappings;
   return CUDA_SUCCESS;
 }
 
@@ -185,9 +186,9 @@ CUresult cuMemUnmap(CUdeviceptr p, size_t size) {
   for (Allocation* const a : mapped) {
     const uint64_t at = a->base, next = at + a->size;
     Access().erase(Access().lower_bound({at, INT_MIN}), Access().lower_bound({next, INT_MIN}));
-    Sim().CheckIdle(at, a->size, simgpu::SeenTime(), "unmapped");
     auto* h = static_cast<PhysicalHandle*>(a->owner);
-    if (--h->mappings == 0) h->content = std::move(a->content);
+    // Contents do not tell through which of several mappings they are in use.
+    if (--h->mappings == 0) Sim().CheckIdle(at, a->size, simgpu::SeenTime(), "unmapped");
     Sim().memory().NoteFreed(*a, Sim().operations());
     {
       simgpu::SharedState::Lock lock(Sim().state());
@@ -246,11 +247,7 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
   NEED_ARG(out != nullptr && h != nullptr && h->handles > 0 && flags == 0);
   NEED_ARG(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && (h->props.requestedHandleTypes & type) != 0);
   Sim().CatchUp(call.lock);
-  const simgpu::ContentMap* content = &h->content;
-  for (const auto& [base, a] : Sim().memory().all()) {
-    if (a->kind == MemoryKind::kMapped && a->owner == h) content = &a->content;
-  }
-  const int file = simgpu::SaveContents(*content, h->size, h->card);
+  const int file = simgpu::SaveContents(*h->content, h->size, h->card);
   NEED(file >= 0, CUDA_ERROR_OUT_OF_MEMORY);
   *static_cast<int*>(out) = file;
   return CUDA_SUCCESS;
@@ -261,7 +258,9 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void*
   BEGIN_UNSAFE(5000);
   NEED_ARG(out != nullptr && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   auto* h = new PhysicalHandle;
-  if (!simgpu::LoadContents(static_cast<int>(reinterpret_cast<intptr_t>(handle)), &h->content, &h->size, &h->card)) {
+  h->content = std::make_shared<simgpu::ContentMap>(0);
+  if (!simgpu::LoadContents(static_cast<int>(reinterpret_cast<intptr_t>(handle)), h->content.get(), &h->size,
+                            &h->card)) {
     delete h;
     return CUDA_ERROR_INVALID_VALUE;
   }

@@ -53,7 +53,7 @@ uint64_t Simulator::NoteRead(Stream* s, const Op& op, uint64_t address, uint64_t
     Allocation* a = memory_.Find(address);
     if (a == nullptr) return digest;
     const uint64_t from = address - a->base, to = std::min(from + length, a->size);
-    a->content.ForEach(from, to, [&](Segment& g) {
+    a->content->ForEach(from, to, [&](Segment& g) {
       if (g.kind == Segment::kDiscarded && !copies) {
         Misuse("read of discarded data: " + Describe(op, *s) + " reads " + Place(*a, g.begin) +
                ", which was discarded by operation #" + std::to_string(g.writer));
@@ -69,7 +69,7 @@ uint64_t Simulator::NoteRead(Stream* s, const Op& op, uint64_t address, uint64_t
         g.user_stream = s->id;
       }
     });
-    digest = a->content.Digest(from, to, digest);
+    digest = a->content->Digest(from, to, digest);
     length -= to - from;
     address += to - from;
   }
@@ -89,7 +89,7 @@ void Simulator::NoteWrite(Stream* s, const Op& op, uint64_t address, uint64_t le
     if (a == nullptr) return;
     const uint64_t from = address - a->base, to = std::min(from + length, a->size);
     if (op.kind != OpKind::kDiscard) {
-      a->content.ForEach(from, to, [&](const Segment& g) {
+      a->content->ForEach(from, to, [&](const Segment& g) {
         if (g.use_until <= t || g.user_stream == s->id) return;
         if (object != 0 && g.object != 0 && g.object != object) {
           Misuse("range reused before its last use was over: " + Describe(op, *s) + " writes object " +
@@ -103,7 +103,7 @@ void Simulator::NoteWrite(Stream* s, const Op& op, uint64_t address, uint64_t le
     }
     Segment piece = contents;
     piece.origin = static_cast<int64_t>(from) - static_cast<int64_t>(address - start);
-    a->content.Assign(from, to, piece);
+    a->content->Assign(from, to, piece);
     length -= to - from;
     address += to - from;
   }
@@ -122,7 +122,7 @@ void Simulator::CheckUnused(Stream* s, const Op& op, uint64_t address, uint64_t 
       }
       at = part.address + part.block_bytes - a->base;
     }
-    a->content.Visit(from, to, [&](const Segment& g, uint64_t begin, uint64_t stop) {
+    a->content->Visit(from, to, [&](const Segment& g, uint64_t begin, uint64_t stop) {
       if (g.use_until <= t) return;
       if (discard) {
         Misuse("discarded while in use: " + Describe(op, *s) + " discards " + Place(*a, begin) + " while operation #" +
@@ -161,7 +161,7 @@ void Simulator::CheckIdle(uint64_t address, uint64_t length, int64_t time, const
   Allocation* a = memory_.Find(address);
   if (a == nullptr) return;
   const uint64_t from = address - a->base;
-  a->content.Visit(from, std::min(from + length, a->size), [&](const Segment& g, uint64_t begin, uint64_t) {
+  a->content->Visit(from, std::min(from + length, a->size), [&](const Segment& g, uint64_t begin, uint64_t) {
     if (g.use_until <= time) return;
     Misuse(std::string(what) + " while in use: " + Place(*a, begin) + " while operation #" + std::to_string(g.user) +
            " on stream " + std::to_string(g.user_stream) + " still works on it");
@@ -219,8 +219,8 @@ void Simulator::CopyRow(Stream* s, const Op& op, uint64_t dst, uint64_t src, uin
     Allocation* a = memory_.Find(at);
     if (a == nullptr) return;
     const uint64_t from = at - a->base, to = std::min(src + length - a->base, a->size);
-    a->content.ForEach(from, to, [&](const Segment& g) {
-      pieces.emplace_back(a->content.EndOf(g) - g.begin, g);
+    a->content->ForEach(from, to, [&](const Segment& g) {
+      pieces.emplace_back(a->content->EndOf(g) - g.begin, g);
       shift.push_back(static_cast<int64_t>(g.begin) - g.origin);
     });
     at += to - from;
@@ -244,8 +244,8 @@ void Simulator::CopyRow(Stream* s, const Op& op, uint64_t dst, uint64_t src, uin
     for (uint64_t there = at; is_shifted && there < at + n; there = a->base + a->size) {
       a = memory_.Find(there);
       if (a == nullptr) return;
-      a->content.ForEach(there - a->base, std::min(at + n - a->base, a->size),
-                         [&](Segment& d) { d.origin -= static_cast<int64_t>(begin_shift); });
+      a->content->ForEach(there - a->base, std::min(at + n - a->base, a->size),
+                          [&](Segment& d) { d.origin -= static_cast<int64_t>(begin_shift); });
     }
     at += n;
   }
@@ -305,7 +305,7 @@ bool Simulator::ReadBytes(uint64_t address, void* out, uint64_t length) {
     Allocation* a = memory_.Find(address);
     if (a == nullptr) return false;
     const uint64_t from = address - a->base, stop = std::min(from + length, a->size);
-    a->content.Read(from, stop, to, a->kind == MemoryKind::kManaged ? 0 : 0xCD);
+    a->content->Read(from, stop, to, a->kind == MemoryKind::kManaged ? 0 : 0xCD);
     to += stop - from;
     length -= stop - from;
     address += stop - from;
@@ -325,7 +325,7 @@ bool Simulator::WriteBytes(uint64_t address, const void* in, uint64_t length) {
   g.bytes = std::make_shared<Bytes>(length);
   std::memcpy(g.bytes->data.get(), in, length);
   g.origin = static_cast<int64_t>(address - a->base);
-  a->content.Assign(address - a->base, address - a->base + length, g);
+  a->content->Assign(address - a->base, address - a->base + length, g);
   return true;
 }
 
@@ -338,7 +338,7 @@ void Simulator::WriteWord(uint64_t address, uint32_t value) {
   Segment g;
   g.kind = Segment::kFill;
   g.value = uint64_t{value} << 32 | value;
-  a->content.Assign(address - a->base, address - a->base + sizeof value, g);
+  a->content->Assign(address - a->base, address - a->base + sizeof value, g);
 }
 
 uint64_t Simulator::ResidentBytes(uint64_t address, uint64_t length) {
@@ -366,7 +366,7 @@ uint64_t Simulator::Digest(uint64_t address, uint64_t length) {
     Allocation* a = memory_.Find(at);
     if (a == nullptr) return 0;
     const uint64_t from = at - a->base, to = std::min(address + length - a->base, a->size);
-    h = a->content.Digest(from, to, h);
+    h = a->content->Digest(from, to, h);
     at += to - from;
   }
   return h;

@@ -122,7 +122,7 @@ Allocation* Memory::Add(uint64_t base, uint64_t size, MemoryKind kind, int card)
   a->kind = kind;
   a->card = card;
   a->buffer_id = next_id_++;
-  a->content = ContentMap(size);
+  a->content = std::make_shared<ContentMap>(size);
   if (kind == MemoryKind::kManaged) {
     const uint64_t first = base / kBlockBytes, last = (base + size - 1) / kBlockBytes;
     a->blocks.resize(last - first + 1);

@@ -55,7 +55,7 @@ struct Allocation {
   void* owner = nullptr;  // context, pool or handle, for the API
   void* pool = nullptr;   // of managed memory that a pool gave
   std::vector<Block> blocks;
-  ContentMap content{0};
+  std::shared_ptr<ContentMap> content;  // mappings of one handle share it
 };
 
 // A part of an allocation inside one block.

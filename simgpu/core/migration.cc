@@ -268,8 +268,8 @@ void Simulator::NoteDuplicateDropped(Allocation* a, const BlockPart& part, int64
   const Block* b = part.block;
   const uint32_t both = b->resident & b->host;
   bool in_use = false;
-  a->content.ForEach(part.address - a->base, part.address - a->base + part.block_bytes,
-                     [&](const Segment& g) { in_use = in_use || g.use_until > time; });
+  a->content->ForEach(part.address - a->base, part.address - a->base + part.block_bytes,
+                      [&](const Segment& g) { in_use = in_use || g.use_until > time; });
   if (both == 0 || !in_use || b->preferred == b->card) return;
   const uint64_t bytes = BytesOf(both, part.block_bytes);
   figures_[b->card].evicted_in_use += bytes;

@@ -196,6 +196,40 @@ TEST_CASE("mapped memory keeps its bytes when it moves to another address") {
   YES(cuMemAddressFree(b, granularity));
 }
 
+TEST_CASE("two mappings of one handle hold the same contents, also those written later") {
+  Context c;
+  constexpr size_t kBytes = 2 << 20;
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemGenericAllocationHandle h;
+  YES(cuMemCreate(&h, kBytes, &prop, 0));
+  CUdeviceptr p;
+  YES(cuMemAddressReserve(&p, 2 * kBytes, 0, 0, 0));
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  YES(cuMemMap(p, kBytes, 0, h, 0));
+  YES(cuMemMap(p + kBytes, kBytes, 0, h, 0));
+  YES(cuMemSetAccess(p, 2 * kBytes, &access, 1));
+  const auto byte = [](CUdeviceptr at) {
+    uint8_t read = 0;
+    YES(cuMemcpyDtoH(&read, at, 1));
+    return read;
+  };
+  YES(cuMemsetD8(p, 5, 16));
+  CHECK(byte(p + kBytes) == 5);
+  YES(cuMemsetD8(p + kBytes + 1, 6, 1));
+  CHECK(byte(p + 1) == 6);
+  YES(cuMemUnmap(p, kBytes));
+  YES(cuMemsetD8(p + kBytes, 7, 1));
+  CHECK(byte(p + kBytes + 1) == 6);
+  YES(cuMemMap(p, kBytes, 0, h, 0));
+  YES(cuMemSetAccess(p, kBytes, &access, 1));
+  CHECK(byte(p) == 7);
+  YES(cuMemUnmap(p, 2 * kBytes));
+  YES(cuMemAddressFree(p, 2 * kBytes));
+  YES(cuMemRelease(h));
+}
+
 TEST_CASE("pools allocate and free in stream order, and count bytes") {
   Context c;
   CUmemoryPool pool;

@@ -2,6 +2,7 @@
 """Random legal CUDA programs, unhooked and hooked, must do the same.
 
 differential_test.py BUILD [--first N] [--count N] [--gpus N] [--ops N] [--jobs N] [--until SECONDS] [--keep-going]
+                     [--no-shrink]
 
 Each program runs three times: unhooked, hooked in a budget that holds everything, and hooked in a budget that does not.
 Compared are the contents of all memory at each synchronisation, every result, and the end of the process. The simulated
@@ -169,6 +170,7 @@ def parse(words):
     parser.add_argument(
         "--keep-going", action="store_true", help="report all programs that differ, not the first three"
     )
+    parser.add_argument("--no-shrink", action="store_true", help="name the programs that differ, and print no source")
     parser.add_argument("--features", nargs="*", default=[], help="more options of differential_programs")
     return parser.parse_args(words)
 
@@ -211,8 +213,11 @@ def main():
                         # Of the simulated driver: whichever program of this run it stopped.
                         misuse = re.findall(r"^simgpu: misuse: .*", results[mode][1], re.MULTILINE)
                         failed.append((seed, mode, [record[0], got[0], *misuse[:3]]))
-    for found in failed if options.keep_going else failed[:3]:
-        print(runner.report(*found), flush=True)
+    for seed, mode, lines in failed if options.keep_going else failed[:3]:
+        if options.no_shrink:
+            print(f"seed {seed} differs ({mode}): {' / '.join(lines)}", flush=True)
+        else:
+            print(runner.report(seed, mode, lines), flush=True)
     for seed, line in illegal[:10]:
         print(f"the generator made an illegal program, or the simulated driver is wrong: seed {seed}: {line}")
     print(

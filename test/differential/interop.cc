@@ -18,6 +18,15 @@ auto* const g_next_launch = reinterpret_cast<decltype(&simgpu_next_launch)>(dlsy
 
 void* AsPointer(uintptr_t at) { return reinterpret_cast<void*>(at); }  // NOLINT(performance-no-int-to-ptr)
 
+// Two addresses of the same memory.
+CUresult WriteOneReadOther(CUdeviceptr one, CUdeviceptr other) {
+  const uint64_t written = 0x5105E;
+  uint64_t read = 0;
+  TRY(cuMemcpyHtoD(one, &written, sizeof written));
+  TRY(cuMemcpyDtoH(&read, other, sizeof read));
+  return read == written ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
 }  // namespace
 
 CUresult Alias(CUdeviceptr at, size_t bytes, int device) {
@@ -32,9 +41,12 @@ CUresult Alias(CUdeviceptr at, size_t bytes, int device) {
     access.location.id = device;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     TRY(cuMemSetAccess(other, bytes, &access, 1));
+    TRY(WriteOneReadOther(other, at));
     TRY(cuMemUnmap(other, bytes));
   } else if (mapped != CUDA_ERROR_NOT_SUPPORTED) {
     return mapped;
+  } else {
+    TRY(WriteOneReadOther(at, at));
   }
   TRY(cuMemAddressFree(other, bytes));
   return cuMemRelease(handle);

@@ -52,7 +52,10 @@ class BruteCard final : public memory::Timeline {
   Seq Queue(const Plan& plan, const Launch& launch) {
     Lane& lane = lanes_[launch.stream];
     Immediate(plan);
-    for (const Extent& run : plan.stream_discard) Each(run, [&](Page& p) { CheckDiscard(p, launch.stream); });
+    for (const Extent& run : plan.stream_discard) {
+      for (Va va = run.base; va < run.end(); va += kChunkBytes) CheckUnmoved(va, launch.stream);
+      Each(run, [&](Page& p) { CheckDiscard(p, launch.stream); });
+    }
     if (!plan.stream_discard.empty()) lane.work.push_back({.action = Action::kDiscard, .runs = plan.stream_discard});
     const uint64_t behind = lane.queued_work += !plan.stream_discard.empty();
     // At once; but behind discards that are still queued, and then the launch waits (Device::PopulateNow).
@@ -171,6 +174,18 @@ class BruteCard final : public memory::Timeline {
     Expect(!p.live, "live contents are discarded");
     CheckUsers(p, stream, lanes_[stream].seq, "a chunk is discarded that unfinished work of another stream uses");
   }
+  // No queue may move a chunk that is discarded. Its own stream's come before a discard in the stream's order.
+  void CheckUnmoved(Va chunk, StreamId stream) {
+    const auto moves = [chunk](const Entry& entry) {
+      return std::any_of(entry.runs.begin(), entry.runs.end(),
+                         [chunk](const Extent& run) { return chunk - run.base < run.bytes; });
+    };
+    for (const auto& [id, lane] : lanes_) {
+      if (id == stream) continue;
+      Expect(std::none_of(lane.out.begin(), lane.out.end(), moves),
+             "a chunk is discarded that a queue may be evicting");
+    }
+  }
   static void Discard(Page* p) {
     p->discarded = true;
     p->gpu = p->host = 0;
@@ -181,6 +196,7 @@ class BruteCard final : public memory::Timeline {
           &plan.unmap_remote, &plan.repopulate})
       CheckRuns(*runs);
     for (const Extent& run : plan.discard) {
+      for (Va va = run.base; va < run.end(); va += kChunkBytes) CheckUnmoved(va, 0);
       Each(run, [&](Page& p) {
         CheckDiscard(p, 0);
         Discard(&p);

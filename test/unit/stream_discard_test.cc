@@ -305,6 +305,29 @@ TEST_CASE("a chunk that two queues may be evicting is not discarded when the new
   CHECK(gpu.Queue({Chunks(14)}, 2).discard.empty());
 }
 
+TEST_CASE(
+    "a chunk that another queue may still be evicting is not discarded, though it was fetched and evicted since") {
+  FakeGpu gpu(16, 4);
+  gpu.residency.set_remote_access(false);
+  gpu.time.transfers_instant = false;
+  gpu.Queue({Chunks(0, 4), Chunks(5)}, 1);  // 5 does not fit: evicted behind it
+  gpu.Queue({Chunks(8, 4), Chunks(5)}, 2);  // and behind this launch
+  gpu.Finish(1);
+  gpu.Finish(2);
+  gpu.time.FinishTransfers(2, 100, 100);  // stream 1's evictions are in flight
+  gpu.Queue({Chunks(5)}, 2);
+  REQUIRE(gpu.Resident(5));
+  gpu.Finish(2);
+  for (const uint64_t first : {8, 12, 8}) gpu.Queue({Chunks(first, 4)}, 2);
+  REQUIRE_FALSE(gpu.Resident(5));
+  gpu.Finish(2);
+  gpu.time.FinishTransfers(2, 100, 100);
+  gpu.residency.RemoveLive(Chunks(5));
+  gpu.fences.Close();
+  CHECK(gpu.Queue({Chunks(13)}, 2).discard.empty());
+  CHECK(gpu.Queue({Chunks(14)}, 2).discard.empty());
+}
+
 TEST_CASE("where nothing can be queued, discarded chunks are populated on the GPU or in host memory") {
   Gpu gpu;
   gpu.ReportFreed(Chunks(4, 2));

@@ -69,7 +69,7 @@ void Eviction::SweepFaultResidue(StreamId stream) {
 // The chunk is evicted as soon as the launch, which is in `stream`, is over. Where faults of other streams' work may
 // bring it again, a sweep evicts it once more.
 void Eviction::EvictBehind(Chunk* chunk, StreamId stream) {
-  chunk->BeginEviction(stream, kNever);
+  BeginEviction(chunk, stream, kNever);
   plan_.evict_after.push_back({chunk->base, kChunkBytes});
   evicted_behind_.push_back(chunk);
   if (chunk->has_fault_residue() && !IsUsedElsewhere(*chunk)) chunk->EndFaultResidue();

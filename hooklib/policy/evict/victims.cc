@@ -297,8 +297,7 @@ void Eviction::EvictChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
   NoteEvicted(chunk);
   SetResident(chunk, false);
   candidates_.Remove(chunk);
-  chunk->BeginEviction(stream, step->out_op);
-  chunk->SetEvictingElsewhere(false);
+  BeginEviction(chunk, stream, step->out_op);
   // Another stream's launch may run before the fetch that undoes the discard: for it the chunk is still discarded.
   if (chunk->fetch_op() == 0) chunk->EndDiscard();
   if (!chunk->cold) EndPromotion(chunk);

@@ -86,8 +86,6 @@ void Fetches::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) {
     const bool fetches_excess = launch.strategy ? launch.strategy == GraphStrategy::kFetch : MayDuplicate(*chunk);
     const bool beyond_gpu = too_much && resident_bytes_ + transient_bytes + kChunkBytes > max_resident_bytes_;
     const bool discarded = IsDiscarded(chunk, stream);
-    // The newest eviction may be done, but not the one before it on another queue: that one is not recorded.
-    if (elsewhere || too_much) chunk->SetEvictingElsewhere(elsewhere || IsEvictingElsewhere(chunk));
     if (beyond_gpu || (!discarded && (elsewhere || (too_much && !fetches_excess)))) {
       // Faults bring it, and it is evicted as soon as the launch is over. While mapped remotely it would not fault, and
       // a launch that was found to re-read it would do so over the link.

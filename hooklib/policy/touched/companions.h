@@ -21,7 +21,7 @@ namespace sluice::policy {
 
 class Companions {
  public:
-  // An operand is tried, so its chunks may be left to faults. Forgets the oldest knowledge where there is too much.
+  // An operand is tried, so its chunks may be left to faults. Forgets all operands where there are too many.
   void NoteOperand(Extent operand);
   // A launch faulted on a chunk that was left out. Chunks whose faults follow each other are one group from then on.
   // `now` counts launches.
