@@ -3,6 +3,7 @@
 #include "contract.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <vector>
@@ -268,6 +269,32 @@ TEST_CASE("a pool has a largest size") {
   YES(cuMemFreeAsync(second, s));
   YES(cuStreamSynchronize(s));
   YES(cuMemPoolDestroy(pool));
+}
+
+TEST_CASE("a user object ends with the last graph that has it") {
+  Context c;
+  CUstream s = nullptr;
+  YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  static int ended;
+  ended = 0;
+  CUuserObject object = nullptr;
+  CUgraph graph = nullptr, outer = nullptr;
+  CUgraphNode node = nullptr;
+  CUgraphExec exec = nullptr;
+  YES(cuUserObjectCreate(&object, nullptr, [](void*) { ++ended; }, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  YES(cuGraphCreate(&graph, 0));
+  YES(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+  YES(cuGraphCreate(&outer, 0));
+  YES(cuGraphAddChildGraphNode(&node, outer, nullptr, 0, graph));
+  YES(cuGraphDestroy(graph));
+  YES(cuGraphInstantiate(&exec, outer, 0));
+  YES(cuGraphDestroy(outer));
+  CHECK(ended == 0);
+  YES(cuGraphLaunch(exec, s));
+  YES(cuGraphExecDestroy(exec));
+  YES(cuStreamSynchronize(s));
+  for (int i = 0; i < 1000 && ended == 0; ++i) usleep(1000);  // a real driver ends it on a thread of its own
+  CHECK(ended == 1);
 }
 
 TEST_CASE("a thousand contexts release all their objects") {

@@ -34,6 +34,8 @@ scenario("waits_see_no_earlier_value")
 scenario("wait_behind_an_hour_of_work")
 scenario("many_waits_for_values")
 scenario("graphs_that_write_values")
+scenario("nodes_of_values_answer_as_such")
+scenario("values_of_64_bits_change_at_once")
 scenario("launches_left_to_faults_see_their_ends", env={"SIMGPU_PACE": "1"})
 scenario("no_wait_on_the_host", of="launching_thread_opens_the_gate")
 
