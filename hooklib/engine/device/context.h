@@ -24,8 +24,12 @@ struct Context {
   std::unique_ptr<memory::ArenaAllocator> managed SLUICE_BY_DEVICE_LOCK, unevictable SLUICE_BY_DEVICE_LOCK;
   std::map<memory::Va, uint64_t> managed_arenas SLUICE_BY_DEVICE_LOCK, unevictable_arenas SLUICE_BY_DEVICE_LOCK;
   CUstream housekeeping SLUICE_BY_DEVICE_LOCK = nullptr;  // populates and discards
+  // Behind the newest cuCtxWaitEvent, which holds the engine's own streams back, too; null: none is known.
+  CUevent gate SLUICE_BY_DEVICE_LOCK = nullptr;
   // Its queues carry transfers that no application stream asked for.
   Stream* engine_stream SLUICE_BY_DEVICE_LOCK = nullptr;
+  // Work of other GPUs' streams in which memory of this context was freed; null: none was.
+  Stream* foreign_frees SLUICE_BY_DEVICE_LOCK = nullptr;
   eviction_threads::CellPage eviction_cells SLUICE_BY_DEVICE_LOCK;
   int64_t raised_limit_bytes SLUICE_BY_DEVICE_LOCK = 0;  // by which its limits (heap, printf, stacks) were raised
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/green_contexts.h"
 
@@ -42,6 +43,28 @@ CUcontext DeviceStreams::MemoryContext(CUcontext current) {
 CUstream DeviceStreams::Housekeeping(Context* context) {
   if (!context->housekeeping) g_real.cuStreamCreate(&context->housekeeping, CU_STREAM_NON_BLOCKING);
   return context->housekeeping;
+}
+
+void DeviceStreams::NoteGate(CUcontext handle) {
+  DeviceLock lock(mutex);
+  RelaxedCapture relaxed;
+  for (const auto& [other, context] : contexts) {
+    if (other != handle && MemoryContext(other) != handle) continue;
+    const ContextScope scope(other);
+    if (!scope.is_current()) continue;
+    if (context->gate) context->events.Give(context->gate);
+    context->gate = context->events.Record(Housekeeping(context.get()));
+  }
+}
+
+bool DeviceStreams::IsGated(Context* context) {
+  if (!context->gate) return false;
+  RelaxedCapture relaxed;
+  const ContextScope scope(context->handle);
+  if (scope.is_current() && g_real.cuEventQuery(context->gate) == CUDA_ERROR_NOT_READY) return true;
+  context->events.Give(context->gate);
+  context->gate = nullptr;
+  return false;
 }
 
 Stream* DeviceStreams::StreamById(memory::StreamId id) {
@@ -84,6 +107,32 @@ void DeviceStreams::Retire(Stream* stream) {
   RecordEvent(stream);  // its queued work still runs; the event outlives the stream
   stream->destroyed = true;
   retired_.push_back(stream);
+}
+
+void DeviceStreams::NoteForeignFree(const Stream& stream, memory::Va address) {
+  RelaxedCapture relaxed;
+  CUevent event = nullptr;
+  {
+    const ContextScope scope(stream.owner);
+    if (!scope.is_current() || g_real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return;
+    g_real.cuEventRecord(event, stream.handle);
+  }
+  DeviceLock lock(mutex);
+  memory::Va base = 0;
+  const memory::Allocation* const allocation = live.Find(address, &base);
+  Context* const context = allocation ? OwnerOf(base, allocation->unevictable) : nullptr;
+  if (context) {
+    Stream*& foreign = context->foreign_frees;
+    if (!foreign) {
+      foreign = NewStream(context);
+      foreign->handle = nullptr;  // the driver has none: the context must not wait for this work
+      foreign->blocking = false;
+    }
+    foreign->recorded = foreign->seq.fetch_add(1, std::memory_order_release) + 1;
+    foreign->events.emplace_back(foreign->recorded, event);
+  } else {
+    g_real.cuEventDestroy_v2(event);
+  }
 }
 
 bool DeviceStreams::IsOver(Stream* stream) {

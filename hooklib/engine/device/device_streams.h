@@ -14,11 +14,19 @@ class DeviceStreams : public DeviceContainer {
   // The context that owns memory which is allocated while `current` is current: a green context has none of its own.
   CUcontext MemoryContext(CUcontext current);
   CUstream Housekeeping(Context* context) SLUICE_DEVICE_LOCKED;
+  // The application told all future work of the context, and of its green contexts, to wait for an event.
+  void NoteGate(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
+  // Whether such an event may still hold the engine's streams of the context back, so that no thread may wait for them
+  // with the lock held. Asks the GPU.
+  bool IsGated(Context* context) SLUICE_DEVICE_LOCKED;
   Stream* StreamById(memory::StreamId id) SLUICE_DEVICE_LOCKED;  // null: its context is gone
   // The state of a new stream: that of an ended one of the context whose work is over, with its queues, or a new one.
   Stream* NewStream(Context* context) SLUICE_DEVICE_LOCKED;
   // No more work is added to the stream. On the thread of a per-thread default stream.
   void Retire(Stream* stream) SLUICE_DEVICE_LOCKED;
+  // Memory at this address is freed behind the work of another GPU's stream: it counts as work of this device, so that
+  // fences wait for it.
+  void NoteForeignFree(const Stream& stream, memory::Va address) SLUICE_TAKES_DEVICE_LOCK;
   // The card for which the driver is to count and record; null: the only one, which may have another name there.
   const unsigned char* UuidForDriver() const;
 
@@ -48,6 +56,7 @@ class DeviceStreams : public DeviceContainer {
 
  protected:
   using DeviceContainer::DeviceContainer;
+  void PollForeign(Stream* stream) SLUICE_DEVICE_LOCKED;
   void AwaitByQueries(memory::Mark mark) SLUICE_TAKES_DEVICE_LOCK;
   Context* OwnerOf(memory::Va block, bool is_unevictable) SLUICE_DEVICE_LOCKED;  // by its arena; null: none
   bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;  // its work, and everything on its queues

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/mutex.h"
@@ -51,8 +52,17 @@ std::atomic<uint64_t> g_threads{0};
 constinit thread_local uint64_t t_thread = 0;
 constinit thread_local bool t_ended = false;
 
-std::atomic<uint32_t> g_queueing_threads{0};  // never fewer: work of an ended thread may still run
-constinit thread_local bool t_queues = false;
+std::atomic<uint32_t> g_queueing_threads{0};
+constinit thread_local bool t_queues = false, t_stopped_queueing = false;
+
+// When the thread ends. Takes no lock: exit() may have been called in a signal handler, with locks held below it.
+struct QueueingEnd {
+  ~QueueingEnd() {
+    t_stopped_queueing = true;  // a destructor that runs later may queue: then the thread counts for ever
+    if (std::exchange(t_queues, false)) g_queueing_threads.fetch_sub(1, std::memory_order_release);
+  }
+  bool is_registered = false;
+};
 
 // Its destructor runs when the thread ends, before the driver's own data of the thread is destroyed.
 struct ThreadEnd {
@@ -108,7 +118,7 @@ bool IsBlocking(CUstream handle) {
 
 }  // namespace
 
-bool OtherThreadsQueue() { return g_queueing_threads.load(std::memory_order_relaxed) > (t_queues ? 1U : 0U); }
+bool OtherThreadsQueue() { return g_queueing_threads.load(std::memory_order_acquire) > (t_queues ? 1U : 0U); }
 
 void ForgetStreamCache() { g_generation.fetch_add(1); }
 void ForgetStreamsOf(CUcontext context) {
@@ -192,6 +202,8 @@ Stream* FindStream(CUstream handle, bool per_thread_default) {
   if (!t_queues) {
     t_queues = true;
     g_queueing_threads.fetch_add(1, std::memory_order_relaxed);
+    static thread_local QueueingEnd end;
+    end.is_registered = !t_stopped_queueing;
   }
   const StreamKey key{normal, owner, normal == CU_STREAM_PER_THREAD ? ThisThread() : 0};
   Stream* found = nullptr;

@@ -59,7 +59,8 @@ CUresult SynchronizeContext(CUcontext named, Wait wait) {
   if (device) {
     DeviceLock lock(device->mutex);
     for (const auto& stream : device->streams) {
-      if (stream->context && stream->context->handle == context) before.emplace_back(stream.get(), stream->seq.load());
+      if (stream->context && stream->handle && stream->context->handle == context)
+        before.emplace_back(stream.get(), stream->seq.load());
     }
   }
   const CUresult result = wait();
@@ -80,6 +81,11 @@ CUresult SynchronizeContext(CUcontext named, Wait wait) {
   return result;
 }
 
+// Future work of the context waits, the engine's included.
+void NoteGate(CUcontext context) {
+  for (const auto& device : Devices()) device->NoteGate(context);
+}
+
 // As TraceStream: default streams by CUDA's own names for them.
 uint64_t CapturedStream(CUstream stream, bool ptsz) {
   return reinterpret_cast<uintptr_t>(stream || !ptsz ? stream : CU_STREAM_PER_THREAD);
@@ -88,7 +94,8 @@ uint64_t CapturedStream(CUstream stream, bool ptsz) {
 template <typename Begin>
 CUresult BeginCapture(CUstream stream, bool ptsz, CUstreamCaptureMode mode, Begin begin) {
   const CUstream handle = stream || !ptsz ? stream : CU_STREAM_PER_THREAD;
-  FindStream(stream, ptsz);  // a stream that is first met while it is captured stays unknown
+  // A stream that is first met while it is captured stays unknown.
+  if (Stream* const known = FindStream(stream, ptsz)) NoteWorkBeforeCapture(known);
   // Before the call, so that no engine call of another thread slips between. A stream that is captured already stays
   // in the set, whatever the driver answers.
   const bool is_new = NoteCapture(handle);
@@ -215,6 +222,17 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream) {
 CUresult cuCtxSynchronize() {
   return SynchronizeContext(nullptr, [] { return g_real.cuCtxSynchronize(); });
 }
+CUresult cuCtxWaitEvent(CUcontext context, CUevent event) {
+  const CUresult result = g_real.cuCtxWaitEvent(context, event);
+  if (result == CUDA_SUCCESS) NoteGate(context);
+  return result;
+}
+CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
+  const CUresult result = g_real.cuGreenCtxWaitEvent(green, event);
+  if (result == CUDA_SUCCESS) NoteGate(ContextOfGreen(green));
+  return result;
+}
+
 CUresult cuCtxSynchronize_v2(CUcontext context) {
   return SynchronizeContext(context, [context] { return g_real.cuCtxSynchronize_v2(context); });
 }

@@ -58,6 +58,7 @@ bool Request(const std::vector<memory::Extent>& runs) {
 bool DiscardRuns(const std::vector<memory::Extent>& runs, CUstream stream) {
   Space& space = TheSpace();
   const DiscardsBy by = space.by.load(std::memory_order_acquire);
+  const OwnWait own;
   if (by == DiscardsBy::kCalls) return QueueDiscard(runs, stream) && g_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
   return by == DiscardsBy::kRequests && Request(runs);
 }
@@ -100,8 +101,11 @@ void DiscardNow(const policy::Plan& plan, Stream* stream) {
   if (plan.discard.empty()) return;
   Device* const device = stream->device;
   const CUstream housekeeping = device->Housekeeping(stream->context);
-  if (DiscardRuns(plan.discard, housekeeping)) return;
-  device->residency.set_can_discard(false);
+  // The driver's call is waited for, which a gate forbids.
+  const bool is_held =
+      TheSpace().by.load(std::memory_order_acquire) == DiscardsBy::kCalls && device->IsGated(stream->context);
+  if (!is_held && DiscardRuns(plan.discard, housekeeping)) return;
+  if (!is_held) device->residency.set_can_discard(false);
   EvictRuns(plan.discard, housekeeping);
 }
 
