@@ -24,8 +24,10 @@ struct Context {
   std::unique_ptr<memory::ArenaAllocator> managed SLUICE_BY_DEVICE_LOCK, unevictable SLUICE_BY_DEVICE_LOCK;
   std::map<memory::Va, uint64_t> managed_arenas SLUICE_BY_DEVICE_LOCK, unevictable_arenas SLUICE_BY_DEVICE_LOCK;
   CUstream housekeeping SLUICE_BY_DEVICE_LOCK = nullptr;  // populates and discards
-  // Behind the newest cuCtxWaitEvent, which holds the engine's own streams back, too; null: none is known.
+  // Gates (DeviceStreams::Gate): how many there were, and an event behind all of them, on a stream of its own.
+  uint64_t gates SLUICE_BY_DEVICE_LOCK = 0;
   CUevent gate SLUICE_BY_DEVICE_LOCK = nullptr;
+  CUstream gate_stream SLUICE_BY_DEVICE_LOCK = nullptr;
   // Its queues carry transfers that no application stream asked for.
   Stream* engine_stream SLUICE_BY_DEVICE_LOCK = nullptr;
   // Work of other GPUs' streams in which memory of this context was freed; null: none was.

@@ -45,26 +45,47 @@ CUstream DeviceStreams::Housekeeping(Context* context) {
   return context->housekeeping;
 }
 
-void DeviceStreams::NoteGate(CUcontext handle) {
-  DeviceLock lock(mutex);
-  RelaxedCapture relaxed;
-  for (const auto& [other, context] : contexts) {
-    if (other != handle && MemoryContext(other) != handle) continue;
-    const ContextScope scope(other);
-    if (!scope.is_current()) continue;
-    if (context->gate) context->events.Give(context->gate);
-    context->gate = context->events.Record(Housekeeping(context.get()));
-  }
+bool DeviceStreams::IsPartOf(const Context& context, CUcontext handle) {
+  return context.handle == handle || MemoryContext(context.handle) == handle;
 }
 
-bool DeviceStreams::IsGated(Context* context) {
-  if (!context->gate) return false;
+std::optional<CUresult> DeviceStreams::Gate(CUcontext handle, CUevent event) {
+  DeviceLock lock(mutex);
+  ContextFor(handle);
+  for (const auto& stream : streams) {
+    if (!stream->context || !stream->handle || stream->destroyed || !IsPartOf(*stream->context, handle)) continue;
+    if (IsCapturing(*stream)) return std::nullopt;
+  }
   RelaxedCapture relaxed;
+  for (const auto& [other, context] : contexts) {
+    if (!IsPartOf(*context, handle)) continue;
+    const ContextScope scope(other);
+    if (!scope.is_current()) continue;
+    if (!context->gate_stream) context->gate_stream = MakeQueueStream();
+    const CUresult result = g_real.cuStreamWaitEvent(context->gate_stream, event, 0);
+    if (result != CUDA_SUCCESS) return result;
+    const CUevent gate = context->events.Record(context->gate_stream);
+    if (!gate) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (context->gate) context->events.Give(context->gate);  // the new one is behind it
+    context->gate = gate;
+    ++context->gates;
+    for (const auto& stream : streams) {
+      const bool is_mine = !stream->per_thread() || stream->thread == ThisThread();
+      if (stream->context == context.get() && is_mine) PassGates(stream.get());
+    }
+  }
+  NoteGates();
+  return CUDA_SUCCESS;
+}
+
+void DeviceStreams::PassGates(Stream* stream) {
+  Context* const context = stream->context;
+  if (!context || !stream->handle || stream->destroyed || stream->gates == context->gates) return;
+  stream->gates = context->gates;
   const ContextScope scope(context->handle);
-  if (scope.is_current() && g_real.cuEventQuery(context->gate) == CUDA_ERROR_NOT_READY) return true;
-  context->events.Give(context->gate);
-  context->gate = nullptr;
-  return false;
+  RelaxedCapture relaxed;
+  if (scope.is_current() && g_real.cuStreamWaitEvent(stream->handle, context->gate, 0) == CUDA_SUCCESS)
+    stream->seq.fetch_add(1, std::memory_order_release);
 }
 
 Stream* DeviceStreams::StreamById(memory::StreamId id) {
@@ -89,6 +110,8 @@ Stream* DeviceStreams::NewStream(Context* context) {
     stream->destroyed = false;
     stream->mark_wanted.store(false, std::memory_order_relaxed);
     stream->done_at_failed_wait = 0;
+    stream->gates = 0;
+    stream->gates_seen.store(0, std::memory_order_relaxed);
     return stream;
   }
   // Streams whose work goes on for long are looked at last.

@@ -2,6 +2,7 @@
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_DEVICE_STREAMS_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_DEVICE_STREAMS_H_
 
+#include <optional>
 #include <vector>
 
 #include "hooklib/engine/device/device_container.h"
@@ -14,11 +15,12 @@ class DeviceStreams : public DeviceContainer {
   // The context that owns memory which is allocated while `current` is current: a green context has none of its own.
   CUcontext MemoryContext(CUcontext current);
   CUstream Housekeeping(Context* context) SLUICE_DEVICE_LOCKED;
-  // The application told all future work of the context, and of its green contexts, to wait for an event.
-  void NoteGate(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
-  // Whether such an event may still hold the engine's streams of the context back, so that no thread may wait for them
-  // with the lock held. Asks the GPU.
-  bool IsGated(Context* context) SLUICE_DEVICE_LOCKED;
+  // All work that the application queues in the context from now on waits for the event, and that of its green
+  // contexts. In place of cuCtxWaitEvent, which would hold the engine's streams back, too: a wait for a value ends by a
+  // copy of the engine's. Nothing: the driver must answer, since a stream of the context is captured.
+  std::optional<CUresult> Gate(CUcontext handle, CUevent event) SLUICE_TAKES_DEVICE_LOCK;
+  // The stream waits for gates that it does not know yet. On the thread of a per-thread default stream.
+  void PassGates(Stream* stream) SLUICE_DEVICE_LOCKED;
   Stream* StreamById(memory::StreamId id) SLUICE_DEVICE_LOCKED;  // null: its context is gone
   // The state of a new stream: that of an ended one of the context whose work is over, with its queues, or a new one.
   Stream* NewStream(Context* context) SLUICE_DEVICE_LOCKED;
@@ -55,6 +57,7 @@ class DeviceStreams : public DeviceContainer {
   bool OutDone(memory::StreamId stream, uint64_t op) final SLUICE_DEVICE_LOCKED;
 
  protected:
+  bool IsPartOf(const Context& context, CUcontext handle);  // the context itself, or one of its green contexts
   using DeviceContainer::DeviceContainer;
   void PollForeign(Stream* stream) SLUICE_DEVICE_LOCKED;
   void AwaitByQueries(memory::Mark mark) SLUICE_TAKES_DEVICE_LOCK;

@@ -20,6 +20,7 @@ namespace sluice {
 namespace {
 
 std::atomic<uint64_t> g_generation{1};
+std::atomic<uint64_t> g_gates{0};
 
 // A created stream is known by its handle alone, whatever context is current. A default stream is one for each context,
 // and a per-thread one also for each thread.
@@ -126,6 +127,10 @@ void ForgetStreamsOf(CUcontext context) {
   std::erase_if(StreamMap(), [context](const auto& entry) {
     return entry.first.context == context || entry.second->owner == context;
   });
+}
+void NoteGates() {
+  g_gates.fetch_add(1, std::memory_order_release);
+  ForgetStreamCache();
 }
 uint64_t HandleGeneration() { return g_generation.load(std::memory_order_acquire); }
 
@@ -237,6 +242,12 @@ Stream* FindStream(CUstream handle, bool per_thread_default) {
       entry->blocking = blocking;
     }
     found = entry;
+  }
+  if (const uint64_t gates = g_gates.load(std::memory_order_acquire);
+      found->gates_seen.load(std::memory_order_relaxed) != gates) {
+    DeviceLock lock(found->device->mutex);
+    found->device->PassGates(found);
+    found->gates_seen.store(gates, std::memory_order_relaxed);
   }
   cache = {key.context, normal, generation, found};
   return found;

@@ -81,9 +81,15 @@ CUresult SynchronizeContext(CUcontext named, Wait wait) {
   return result;
 }
 
-// Future work of the context waits, the engine's included.
-void NoteGate(CUcontext context) {
-  for (const auto& device : Devices()) device->NoteGate(context);
+// `wait`: the driver's call, which judges wrong arguments, and captures of the context.
+template <typename Wait>
+CUresult WaitInContext(CUcontext context, CUevent event, Wait wait) {
+  {
+    const ContextScope scope(context);
+    Device* const device = context && event && scope.is_current() ? CurrentDevice() : nullptr;
+    if (const auto result = device ? device->Gate(context, event) : std::nullopt) return *result;
+  }
+  return wait();
 }
 
 // As TraceStream: default streams by CUDA's own names for them.
@@ -223,14 +229,12 @@ CUresult cuCtxSynchronize() {
   return SynchronizeContext(nullptr, [] { return g_real.cuCtxSynchronize(); });
 }
 CUresult cuCtxWaitEvent(CUcontext context, CUevent event) {
-  const CUresult result = g_real.cuCtxWaitEvent(context, event);
-  if (result == CUDA_SUCCESS) NoteGate(context);
-  return result;
+  return WaitInContext(context, event, [&] { return g_real.cuCtxWaitEvent(context, event); });
 }
 CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
-  const CUresult result = g_real.cuGreenCtxWaitEvent(green, event);
-  if (result == CUDA_SUCCESS) NoteGate(ContextOfGreen(green));
-  return result;
+  CUcontext context = nullptr;
+  if (green && g_real.cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS) NoteGreenContext(context, green);
+  return WaitInContext(context, event, [&] { return g_real.cuGreenCtxWaitEvent(green, event); });
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext context) {

@@ -101,11 +101,8 @@ void DiscardNow(const policy::Plan& plan, Stream* stream) {
   if (plan.discard.empty()) return;
   Device* const device = stream->device;
   const CUstream housekeeping = device->Housekeeping(stream->context);
-  // The driver's call is waited for, which a gate forbids.
-  const bool is_held =
-      TheSpace().by.load(std::memory_order_acquire) == DiscardsBy::kCalls && device->IsGated(stream->context);
-  if (!is_held && DiscardRuns(plan.discard, housekeeping)) return;
-  if (!is_held) device->residency.set_can_discard(false);
+  if (DiscardRuns(plan.discard, housekeeping)) return;
+  device->residency.set_can_discard(false);
   EvictRuns(plan.discard, housekeeping);
 }
 

@@ -72,13 +72,8 @@ void DeviceTransfers::PopulateNow(const policy::Plan& plan, Stream* stream) {
   if (!discard_owner || discard_owner->discard_queue.done >= discard_op) {
     const CUstream housekeeping = Housekeeping(stream->context);
     populate(housekeeping);
-    if (!IsGated(stream->context)) {
-      const OwnWait own;
-      g_real.cuStreamSynchronize(housekeeping);
-    } else if (const CUevent populated = stream->context->events.Record(housekeeping)) {
-      g_real.cuStreamWaitEvent(stream->handle, populated, 0);
-      stream->context->events.Give(populated);
-    }
+    const OwnWait own;
+    g_real.cuStreamSynchronize(housekeeping);
     return;
   }
   // One of the runs may be among those whose discard is still queued. The stream has waited for that discard.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <map>
 #include <vector>
 
@@ -95,43 +94,18 @@ bool AddPage(Place* place) {
 
 enum class Found : uint8_t { kNotYet, kHolds, kGone };
 
-// Copies of words that are under way, by context: the number of the wait that each is for. Of the reading thread alone.
-using Underway = std::map<CUcontext, uint64_t>;
-
-// Whether the reader's copy is done. It is not waited for without end: cuCtxWaitEvent holds the reader back, too.
-CUresult AwaitCopy(CUstream reader) {
-  constexpr int kMaxQueries = 50;
-  constexpr timespec kPause{0, 10'000};
-  CUresult result = CUDA_ERROR_NOT_READY;
-  for (int i = 0; i < kMaxQueries && (result = g_real.cuStreamQuery(reader)) == CUDA_ERROR_NOT_READY; ++i)
-    nanosleep(&kPause, nullptr);
-  return result;
-}
-
 // Looks at one wait. The driver is asked for nothing before the stream has come to it.
-Found Look(const Wait& wait, CUstream reader, volatile uint64_t* read, Underway* underway) {
+Found Look(const Wait& wait, CUstream reader, volatile uint64_t* read) {
   if (static_cast<int32_t>(__atomic_load_n(wait.cell.host, __ATOMIC_ACQUIRE) - wait.cell.newest) < 0)
     return Found::kNotYet;
   const ContextScope scope(wait.context);
   if (!scope.is_current()) return Found::kGone;
   RelaxedCapture relaxed;
-  const auto copy = underway->find(wait.context);
-  const bool is_copied = copy != underway->end() && copy->second == wait.number;
-  if (copy != underway->end()) {
-    const CUresult result = AwaitCopy(reader);
-    if (result == CUDA_ERROR_NOT_READY) return Found::kNotYet;
-    underway->erase(copy);
-    if (result != CUDA_SUCCESS) return Found::kGone;
-  }
-  if (!is_copied) {
-    *read = 0;
-    if (g_real.cuMemcpyDtoHAsync_v2(const_cast<uint64_t*>(read), wait.awaited.address, wait.awaited.is_wide ? 8 : 4,
-                                    reader) != CUDA_SUCCESS)
-      return Found::kGone;
-    const CUresult result = AwaitCopy(reader);
-    if (result == CUDA_ERROR_NOT_READY) (*underway)[wait.context] = wait.number;
-    if (result != CUDA_SUCCESS) return result == CUDA_ERROR_NOT_READY ? Found::kNotYet : Found::kGone;
-  }
+  *read = 0;
+  if (g_real.cuMemcpyDtoHAsync_v2(const_cast<uint64_t*>(read), wait.awaited.address, wait.awaited.is_wide ? 8 : 4,
+                                  reader) != CUDA_SUCCESS ||
+      g_real.cuStreamSynchronize(reader) != CUDA_SUCCESS)
+    return Found::kGone;
   return Holds(wait.awaited, *read) ? Found::kHolds : Found::kNotYet;
 }
 
@@ -150,7 +124,7 @@ void Forget(Shared& shared, Is is) SLUICE_REQUIRES(shared.mutex) {
 
 // One round over all waits; whether one ended. Without the lock while the driver is called: a wait may end with its
 // context meanwhile.
-bool LookAtAll(Shared& shared, Underway* underway) SLUICE_REQUIRES(shared.mutex) {
+bool LookAtAll(Shared& shared) SLUICE_REQUIRES(shared.mutex) {
   bool any = false;
   for (const Wait& wait : std::vector<Wait>(shared.waits)) {
     const auto place = shared.places.find(wait.context);
@@ -160,7 +134,7 @@ bool LookAtAll(Shared& shared, Underway* underway) SLUICE_REQUIRES(shared.mutex)
     Found found;
     {
       MutexUnlock unlocked(shared.mutex);
-      found = Look(wait, reader, read, underway);
+      found = Look(wait, reader, read);
       if (found == Found::kHolds) __atomic_store_n(wait.cell.host + kRaised, wait.cell.newest, __ATOMIC_RELEASE);
     }
     if (found == Found::kNotYet) continue;
@@ -175,11 +149,10 @@ void* ReadValues(void*) {
   Shared& shared = TheShared();
   std::chrono::microseconds pause = kMinPause;
   uint64_t seen = 0;  // the number of the next wait, as of the last round
-  Underway underway;
   MutexLock lock(shared.mutex);
   while (true) {
     while (shared.waits.empty()) shared.work.Wait(shared.mutex);
-    const bool is_news = LookAtAll(shared, &underway) || shared.next_number != seen;
+    const bool is_news = LookAtAll(shared) || shared.next_number != seen;
     pause = is_news ? kMinPause : std::min(2 * pause, kMaxPause);
     seen = shared.next_number;
     shared.work.WaitUntil(shared.mutex, std::chrono::steady_clock::now() + pause);
