@@ -115,7 +115,7 @@ class DeviceState : public memory::Timeline {
   std::map<memory::Va, Reservation> reservations_ SLUICE_BY_DEVICE_LOCK;  // by base
   uint64_t reserved_bytes_ SLUICE_BY_DEVICE_LOCK = 0;                     // of these, in chunks that were never mapped
   uint64_t await_freed_from_ SLUICE_BY_DEVICE_LOCK = 0;    // allocation number before which AwaitFreed does not wait
-  bool has_surplus_ SLUICE_BY_DEVICE_LOCK = false;         // a stream-ordered free may have left surplus arenas
+  bool has_surplus_ SLUICE_BY_DEVICE_LOCK = false;         // some context's is set
   uint32_t launches_waiting_ SLUICE_BY_DEVICE_LOCK = 0;    // in AwaitRoom
   uint64_t graph_memory_bytes_ SLUICE_BY_DEVICE_LOCK = 0;  // part of unmanaged_bytes
   uint64_t awaited_bytes_ SLUICE_BY_DEVICE_LOCK = 0;       // of allocations that wait for their share

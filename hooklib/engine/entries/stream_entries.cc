@@ -41,7 +41,7 @@ CUresult Synchronize(CUstream handle, bool ptsz, Wait wait) {
         g_recorder->StreamSync(TraceStream(*stream));
       }
     }
-    stream->device->ReturnArenas(true);
+    stream->device->ReturnArenas();
   }
   return result;
 }
@@ -76,7 +76,7 @@ CUresult SynchronizeContext(CUcontext named, Wait wait) {
       g_recorder->DeviceSync();
     }
   }
-  if (result == CUDA_SUCCESS && device) device->ReturnArenas(true);
+  if (result == CUDA_SUCCESS && device) device->ReturnArenas();
   return result;
 }
 
