@@ -138,8 +138,9 @@ class DeviceState : public memory::Timeline {
   uint64_t woken_ns_ SLUICE_BY_DEVICE_LOCK = 0, woken_bytes_ SLUICE_BY_DEVICE_LOCK = 0;  // since then fetched
   uint64_t asked_to_wake_ns_ SLUICE_BY_DEVICE_LOCK = 0, launches_when_parked_ SLUICE_BY_DEVICE_LOCK = 0;
   uint64_t budget_before_park_ SLUICE_BY_DEVICE_LOCK = 0;
-  std::atomic<CUcontext> primary_{nullptr};   // as PoolContext saw it last
-  std::atomic<bool> retains_primary_{false};  // for memory of pools
+  std::atomic<CUcontext> primary_{nullptr};      // as PoolContext saw it last
+  std::atomic<bool> retains_primary_{false};     // for memory of pools
+  std::atomic<CUcontext> own_context_{nullptr};  // for memory of pools, where no primary context was active
 };
 
 }  // namespace sluice
