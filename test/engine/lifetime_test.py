@@ -6,7 +6,7 @@ Most scenarios fit the budget: these faults need no pressure.
 import re
 import sys
 
-from engine_rig import ALL_MODES, GIB, expect, is_sanitized, main, run, same, scenario, test
+from engine_rig import ALL_MODES, GIB, MIB, expect, is_sanitized, main, run, same, scenario, test
 
 scenario("legacy_streams_of_two_contexts", evicts=False)
 scenario("legacy_stream_beside_a_capture", evicts=False)
@@ -28,6 +28,8 @@ scenario("memory_info_with_one_output", evicts=False)
 scenario("pool_memory_outlives_its_context")
 scenario("pool_memory_outlives_the_primary_context")
 scenario("pool_memory_outlives_a_created_context")
+scenario("functions_end_with_their_context", pressed=64 * MIB, evicts=False)
+scenario("kernels_outlive_contexts")
 scenario("launches_of_a_late_destructor", modes=ALL_MODES)
 scenario("green_contexts", pressed=None)
 scenario("green_contexts_count")

@@ -133,7 +133,9 @@ uint64_t BytesPerUnit(CUlimit limit, const Device& device) {
   }
 }
 
+// Before the driver's call: another thread may be given its handles again behind it.
 void EndTransfersOf(CUcontext context) {
+  ForgetFunctionsOf(context);
   for (const auto& device : Devices()) device->EndTransfersOf(context);
 }
 
@@ -145,6 +147,7 @@ void ContextEnds(CUcontext context) {
 void ContextGone(CUcontext context) {
   ForgetCapturesOf(context);
   ForgetUnmanagedOf(context);
+  ForgetFunctionsOf(context);
   value_waits::ForgetContext(context);
   virtual_memory::ForgetReservationsOf(context);
   for (const auto& device : Devices()) device->DropContext(context);
