@@ -23,6 +23,7 @@ struct Context {
   // Managed memory; device memory for small allocations (Device::AllocateUnevictable).
   std::unique_ptr<memory::ArenaAllocator> managed SLUICE_BY_DEVICE_LOCK, unevictable SLUICE_BY_DEVICE_LOCK;
   std::map<memory::Va, uint64_t> managed_arenas SLUICE_BY_DEVICE_LOCK, unevictable_arenas SLUICE_BY_DEVICE_LOCK;
+  bool has_surplus SLUICE_BY_DEVICE_LOCK = false;         // a free may have left arenas that are wholly free
   CUstream housekeeping SLUICE_BY_DEVICE_LOCK = nullptr;  // populates and discards
   // Gates (DeviceStreams::Gate): how many there were, and an event behind all of them, on a stream of its own.
   uint64_t gates SLUICE_BY_DEVICE_LOCK = 0;

@@ -276,12 +276,13 @@ std::optional<CUresult> DeviceMemory::Free(CUdeviceptr pointer, memory::StreamId
   Context* const owner = OwnerOf(base, is_unevictable);
   if (!owner) return CUDA_SUCCESS;
   (is_unevictable ? owner->unevictable : owner->managed)->Free(base, size, stream);
-  has_surplus_ = true;
+  owner->has_surplus = has_surplus_ = true;
   UpdateMode();
   // The driver does not wait in a stream-ordered free, nor in cuMemFree of a pool's memory.
   if (is_ordered) return CUDA_SUCCESS;
+  const CUcontext awaited = owner->handle;
   lock.Unlock();
-  ReturnArenas(false);
+  ReturnArenas(awaited);
   return CUDA_SUCCESS;
 }
 

@@ -165,4 +165,12 @@ bool DeviceStreams::IsOver(Stream* stream) {
          stream->pending_discard_work == 0;
 }
 
+bool DeviceStreams::IsIdle(const Context* context) {
+  RelaxedCapture relaxed;
+  return std::all_of(streams.begin(), streams.end(), [&](const auto& stream) SLUICE_DEVICE_LOCKED {
+    const bool is_elsewhere = !stream->context || MemoryContext(stream->context->handle) != context->handle;
+    return is_elsewhere || Done({stream->id, stream->seq.load(std::memory_order_acquire)});
+  });
+}
+
 }  // namespace sluice

@@ -63,6 +63,8 @@ class DeviceStreams : public DeviceContainer {
   void AwaitByQueries(memory::Mark mark) SLUICE_TAKES_DEVICE_LOCK;
   Context* OwnerOf(memory::Va block, bool is_unevictable) SLUICE_DEVICE_LOCKED;  // by its arena; null: none
   bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;  // its work, and everything on its queues
+  // Whether all work is done that the driver's cuMemFree of the context's memory waits for; green contexts' is part.
+  bool IsIdle(const Context* context) SLUICE_DEVICE_LOCKED;
 };
 
 }  // namespace sluice

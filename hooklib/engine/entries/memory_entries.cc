@@ -78,11 +78,12 @@ CUresult ServeFromPool(const void* caller, CUdeviceptr* pointer, uint64_t bytes,
   if (!pointer || bytes == 0 || IsCapturing(*stream)) return real();
   if (pool.is_served && (pool.is_managed || pool.device == stream->device->ordinal)) {
     // The engine allocates on the current device, which need not be the stream's.
-    const CUcontext home = stream->device->PoolContext(stream->owner);
-    const ContextScope scope(home);
-    const CUresult result = Serve(caller, pointer, bytes, real, stream, pool.is_managed);
-    if (result == CUDA_SUCCESS && MayBeTracked(*pointer)) NoteServed(*pointer, bytes, pool, home);
-    return result;
+    if (const CUcontext home = stream->device->PoolContext(stream->owner)) {
+      const ContextScope scope(home);
+      const CUresult result = Serve(caller, pointer, bytes, real, stream, pool.is_managed);
+      if (result == CUDA_SUCCESS && MayBeTracked(*pointer)) NoteServed(*pointer, bytes, pool, home);
+      return result;
+    }
   }
   return AllocateUnmanaged(pool.device < 0 ? nullptr : DeviceByOrdinal(pool.device), bytes, pointer, true, real);
 }

@@ -41,7 +41,7 @@ CUresult Synchronize(CUstream handle, bool ptsz, Wait wait) {
         g_recorder->StreamSync(TraceStream(*stream));
       }
     }
-    stream->device->ReturnArenas(true);
+    stream->device->ReturnArenas();
   }
   return result;
 }
@@ -77,7 +77,7 @@ CUresult SynchronizeContext(CUcontext named, Wait wait) {
       g_recorder->DeviceSync();
     }
   }
-  if (result == CUDA_SUCCESS && device) device->ReturnArenas(true);
+  if (result == CUDA_SUCCESS && device) device->ReturnArenas();
   return result;
 }
 
@@ -146,7 +146,9 @@ uint64_t BytesPerUnit(CUlimit limit, const Device& device) {
   }
 }
 
+// Before the driver's call: another thread may be given its handles again behind it.
 void EndTransfersOf(CUcontext context) {
+  ForgetFunctionsOf(context);
   for (const auto& device : Devices()) device->EndTransfersOf(context);
 }
 
@@ -158,6 +160,7 @@ void ContextEnds(CUcontext context) {
 void ContextGone(CUcontext context) {
   ForgetCapturesOf(context);
   ForgetUnmanagedOf(context);
+  ForgetFunctionsOf(context);
   value_waits::ForgetContext(context);
   virtual_memory::ForgetReservationsOf(context);
   for (const auto& device : Devices()) device->DropContext(context);
