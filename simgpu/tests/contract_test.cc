@@ -249,6 +249,27 @@ TEST_CASE("pools allocate and free in stream order, and count bytes") {
   YES(cuStreamDestroy(s));
 }
 
+TEST_CASE("a pool has a largest size") {
+  Context c;
+  CUstream s = nullptr;
+  YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CUmemPoolProps kind{};
+  kind.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  kind.maxSize = 64 << 20;
+  CUmemoryPool pool = nullptr;
+  YES(cuMemPoolCreate(&pool, &kind));
+  CUdeviceptr first = 0, second = 0;
+  YES(cuMemAllocFromPoolAsync(&first, 48 << 20, pool, s));
+  CHECK(cuMemAllocFromPoolAsync(&second, 48 << 20, pool, s) == CUDA_ERROR_OUT_OF_MEMORY);
+  YES(cuMemFreeAsync(first, s));
+  YES(cuStreamSynchronize(s));
+  YES(cuMemAllocFromPoolAsync(&second, 48 << 20, pool, s));
+  YES(cuMemFreeAsync(second, s));
+  YES(cuStreamSynchronize(s));
+  YES(cuMemPoolDestroy(pool));
+}
+
 TEST_CASE("a thousand contexts release all their objects") {
   REQUIRE(cuInit(0) == CUDA_SUCCESS);
   for (int i = 0; i < 1000; ++i) {
