@@ -93,6 +93,25 @@ class Checks(unittest.TestCase):
         self.write("webhook/a.cc", "#include <future>\nstd::promise<int> done;  // The promise of a value.\n")
         self.passes("vocabulary.py")
 
+    def test_retired_words_of_the_chart_and_the_simulator(self):
+        self.write("charts/a.json", '{"title": "Called back, not given back"}\n')
+        self.write("simgpu/a.cc", '// Memory that is accessed in place.\nvoid f() { Span(card, "in place"); }\n')
+        self.write("hooklib/a.cc", "// A duplicate leaves for less.\nconstexpr int kSoonMs = 20;\nint leaves = 0;\n")
+        self.finds(
+            ["vocabulary.py"],
+            "charts/a.json:1: 'Called back': reclaim",
+            "simgpu/a.cc:1: 'accessed in place': used remotely",
+            "simgpu/a.cc:2: 'in place': remote access",
+            "hooklib/a.cc:1: 'duplicate leaves'",
+            "hooklib/a.cc:2: 'kSoonMs'",
+            "hooklib/a.cc:3: 'leaves': evictions",
+            "6 retired words",
+        )
+        self.write("charts/a.json", '{"title": "Overdue"}\n')
+        self.write("simgpu/a.cc", "// A library is replaced in place.\n")
+        self.write("hooklib/a.cc", "// It leaves the GPU. It leaves to demand faults the rest.\nint evictions = 0;\n")
+        self.passes("vocabulary.py")
+
     def test_a_wrong_rule_is_named(self):
         with (self.root / "scripts/vocabulary.txt").open("a") as rules:
             rules.write("code  (unclosed  => nothing\n")
