@@ -152,8 +152,10 @@ class Checks(unittest.TestCase):
     def test_lines(self):
         self.write("agent/long.cc", "int x;\n" * 401)
         self.write("agent/wide.py", "x = '" + "y" * 130 + "'\n")
+        self.write("test/deviceplugin/main.go", "package main\n" * 401)
         self.write("agent/list.def", "ROW(x)\n" * 500)
-        self.finds(["lines.py"], "agent/long.cc: 401 lines", "agent/wide.py:1: 136 columns", "2 too long")
+        longer = ("agent/long.cc: 401 lines", "test/deviceplugin/main.go: 401 lines")
+        self.finds(["lines.py"], *longer, "agent/wide.py:1: 136 columns", "3 too long")
 
     def test_lengths_of_documents(self):
         self.write("README.md", "line\n" * 121)
