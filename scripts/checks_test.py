@@ -157,6 +157,25 @@ class Checks(unittest.TestCase):
         longer = ("agent/long.cc: 401 lines", "test/deviceplugin/main.go: 401 lines")
         self.finds(["lines.py"], *longer, "agent/wide.py:1: 136 columns", "3 too long")
 
+    def test_subjects_of_commits(self):
+        def commit(subject):
+            run = ["git", "-C", self.root, "-c", "user.name=a", "-c", "user.email=a@b"]
+            subprocess.run([*run, "commit", "-q", "--allow-empty", "-m", subject, "-m", "Why."], check=True)
+            return subprocess.check_output([*run, "rev-parse", "HEAD"], text=True).strip()
+
+        first, fine = commit("w" * 73), commit("ü" * 72)
+        long = commit("Evict " * 13)
+        self.passes("subjects.py", f"{first}..{fine}")
+        self.finds(["subjects.py", f"{first}..{long}"], "77 characters; 1 to 72", "2 commits, 1 faults")
+        self.passes("subjects.py", f"{'0' * 40}..{fine}")  # a new branch
+        self.finds(["subjects.py", f"{'0' * 40}..{long}"], "1 commits, 1 faults")
+        self.write("message", "x" * 73 + "\n\nWhy.\n")
+        self.finds(["subjects.py", "--message", "message"], "the message: 73 characters")
+        self.write("message", "\nWhy.\n")
+        self.finds(["subjects.py", "--message", "message"], "the message: 0 characters")
+        self.write("message", "Evict chunks\n\n" + "why " * 30)
+        self.passes("subjects.py", "--message", "message")
+
     def test_lengths_of_documents(self):
         self.write("README.md", "line\n" * 121)
         self.write("docs/design/note.md", "line\n" * 121)
