@@ -1,5 +1,5 @@
-// Residency holds the resident chunks of one device to their capacity, and plans before each launch what is fetched and
-// evicted.
+// Residency holds the resident chunks of one device to their capacity, and plans fetches and evictions before each
+// launch.
 //
 // It only decides; the engine executes the plans (plan.h). Rules:
 //  - A victim is finished, or was used earlier in the stream that needs the room.

@@ -164,8 +164,8 @@ class Simulator {
   int64_t MakeRoom(int card, uint64_t bytes, int64_t t, bool* room);
   int64_t Transfer(int card, Server server, uint64_t bytes, double rate, int64_t t, bool faults = false,
                    bool requests = false);
-  int64_t AccessInPlace(int card, const Op& op, int64_t t);
-  void NoteInPlace(Op* op, const Touch& touch, uint64_t bytes) const;
+  int64_t AccessRemotely(int card, const Op& op, int64_t t);
+  void NoteRemote(Op* op, const Touch& touch, uint64_t bytes) const;
   int64_t Collapse(int card, const Op& op);
   int64_t TakeCompute(int card, int64_t t, int64_t duration);
   void NotePeak(int card);
