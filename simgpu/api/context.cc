@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "call.h"
+#include "image.h"
 
 using simgpu::Sim;
 using simgpu::TheDriver;
@@ -46,6 +47,7 @@ void DestroyContext(Call& call, CUcontext c) {
     while (!c->memory.empty()) FreeNow(c->memory.begin()->first);
     while (!c->arrays.empty()) FreeArray(*c->arrays.begin());
   }
+  EndModules(c);
   for (CUstream s : c->streams) {
     s->magic = kDead;
     Sim().DeleteStream(s->sim);

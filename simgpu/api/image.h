@@ -16,6 +16,9 @@ std::shared_ptr<SimImage> ParseImage(const void* data, std::string* wrong);
 // The kernel of that name; invented for images that are not text.
 SimKernelInfo* FindKernel(SimImage& image, const std::string& name);
 
+// The modules of a context that ends, with their functions. The handles of these are given again.
+void EndModules(CUcontext c);
+
 }  // namespace simgpu
 
 #endif  // SIMGPU_API_IMAGE_H_

@@ -20,6 +20,28 @@ SimKernelInfo* KernelInfo(CUfunction f) {
   return k->magic == kKernelMagic ? k->info : nullptr;
 }
 
+namespace {
+
+std::vector<std::unique_ptr<CUfunc_st>>& GoneFunctions() {
+  static auto& gone = *new std::vector<std::unique_ptr<CUfunc_st>>;
+  return gone;
+}
+
+}  // namespace
+
+void EndModules(CUcontext c) {
+  for (CUmodule m : c->modules) {
+    if (m->library != nullptr) m->library->modules.erase(c);
+    for (auto& [name, f] : m->functions) {
+      *f = {};
+      f->magic = kDead;
+      GoneFunctions().push_back(std::move(f));
+    }
+    delete m;
+  }
+  c->modules.clear();
+}
+
 }  // namespace simgpu
 
 namespace {
@@ -57,6 +79,7 @@ CUresult NewModule(CUcontext context, std::shared_ptr<SimImage> image, CUmodule*
     context->memory[address] = a;
     m->globals[name] = a;
   }
+  context->modules.insert(m.get());
   *out = m.release();
   return CUDA_SUCCESS;
 }
@@ -69,7 +92,14 @@ CUresult GetFunction(CUmodule m, const char* name, CUfunction* out) {
       m->functions.erase(name);
       return CUDA_ERROR_NOT_FOUND;
     }
-    f = std::make_unique<CUfunc_st>();
+    auto& gone = simgpu::GoneFunctions();
+    if (gone.empty()) {
+      f = std::make_unique<CUfunc_st>();
+    } else {
+      f = std::move(gone.back());
+      gone.pop_back();
+      *f = {};
+    }
     f->info = info;
     f->module = m;
   }
@@ -154,6 +184,7 @@ CUresult cuModuleUnload(CUmodule m) {
   NEED(m != nullptr && m->magic == kModuleMagic, CUDA_ERROR_INVALID_HANDLE);
   simgpu::WaitFor(call, m->context, "a context (cuModuleUnload)");
   FreeGlobals(m);
+  m->context->modules.erase(m);
   m->magic = kDead;  // the object is kept, since graph nodes may refer to its functions
   return CUDA_SUCCESS;
 }

@@ -94,3 +94,32 @@ SCENARIO(free_in_the_legacy_stream_behind_a_destroyed_stream) {
   gate.Set(1);
   OK(cuCtxSynchronize());
 }
+
+// Memory of another context could go back to the driver, which would wait for that context's work. The memory of the
+// context that is waited for goes back.
+SCENARIO(free_waits_for_no_other_context) {
+  Card card;
+  const CUstream idle = card.Stream();
+  const CUdeviceptr own = Alloc(64 * kMiB), large = Alloc(kGiB);
+  OK(cuMemFreeAsync(large, idle));
+  CUcontext second = nullptr;
+  OK(CreateContext(&second, 0));
+  const CUstream busy = card.Stream();
+  const CUdeviceptr freed = Alloc(kGiB);
+  OK(cuMemFreeAsync(freed, busy));
+  const CUdeviceptr kept = Alloc(2 * kGiB);  // no part of that
+  const HostFlag gate;
+  gate.MakeWait(busy);
+  OK(cuMemsetD8Async(kept, 1, 64 * kMiB, busy));
+  OK(cuCtxSetCurrent(card.context));
+  const auto held = [&] { return card.Stats(0).managed_requested_bytes; };
+  const uint64_t before = held();
+  OK(cuStreamSynchronize(idle));
+  if (Budget() != 0) EXPECT(held() + kGiB <= before);
+  OK(cuMemFree(own));
+  gate.Set(1);
+  OK(cuCtxSetCurrent(second));
+  OK(cuCtxSynchronize());
+  if (Budget() != 0) EXPECT(held() + 2 * kGiB <= before);
+  PrintDigest("kept", kept, 64 * kMiB);
+}

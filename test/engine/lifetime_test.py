@@ -6,7 +6,7 @@ Most scenarios fit the budget: these faults need no pressure.
 import re
 import sys
 
-from engine_rig import ALL_MODES, GIB, expect, is_sanitized, main, run, same, scenario, test
+from engine_rig import ALL_MODES, GIB, MIB, expect, is_sanitized, main, run, same, scenario, test
 
 scenario("legacy_streams_of_two_contexts", evicts=False)
 scenario("legacy_stream_beside_a_capture", evicts=False)
@@ -17,6 +17,7 @@ scenario("own_discard_of_freed_memory", pressed=None)
 scenario("freed_beside_a_capture_and_a_destroyed_stream", evicts=False)
 scenario("free_waits_for_green_contexts", evicts=False)
 scenario("free_waits_for_no_later_work", evicts=False)
+scenario("free_waits_for_no_other_context", pressed=None)
 scenario("free_in_the_legacy_stream_behind_a_destroyed_stream", evicts=False)
 scenario("stream_ordered_free_does_not_wait", pressed=None)
 scenario("free_waits_without_a_lock", pressed=None)
@@ -26,6 +27,9 @@ scenario("frees_that_the_driver_refuses", evicts=False)
 scenario("memory_info_with_one_output", evicts=False)
 scenario("pool_memory_outlives_its_context")
 scenario("pool_memory_outlives_the_primary_context")
+scenario("pool_memory_outlives_a_created_context")
+scenario("functions_end_with_their_context", pressed=64 * MIB, evicts=False)
+scenario("kernels_outlive_contexts")
 scenario("launches_of_a_late_destructor", modes=ALL_MODES)
 scenario("green_contexts", pressed=None)
 scenario("green_contexts_count")

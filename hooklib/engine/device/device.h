@@ -16,7 +16,8 @@ struct Device final : DeviceMemory {
   explicit Device(CUdevice ordinal);
 
   // The context that memory of a pool is taken in, for a stream of `owner`: it is the device's, and outlives `owner`.
-  // Where that is the primary context, the engine retains it until ReleasePrimary.
+  // The primary context, which the engine retains until ReleasePrimary; where it is not active, one of the engine's
+  // own. Null: the driver gives none.
   CUcontext PoolContext(CUcontext owner);
   // Before the application releases or resets the primary context. `anyway`: also where memory of a pool is left there.
   void ReleasePrimary(bool anyway) SLUICE_TAKES_DEVICE_LOCK;
@@ -32,6 +33,7 @@ struct Device final : DeviceMemory {
   void EndGreenContext(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
 
  private:
+  CUcontext OwnContext();
   // Whether streams of other contexts fetch, or evict, chunks of these arenas of the context.
   bool IsMovedElsewhere(CUcontext handle, const std::vector<memory::Extent>& arenas,
                         bool by_evictions) SLUICE_TAKES_DEVICE_LOCK;

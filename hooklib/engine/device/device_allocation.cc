@@ -112,7 +112,7 @@ bool DeviceMemory::Populate(Context* context, const std::vector<Extent>& runs) {
   uint64_t bytes = 0;
   for (const Extent& run : runs) bytes += run.bytes;
   if (bytes == 0 || residency.resident_bytes() + bytes > residency.capacity() || g_captures.load() > 0) return false;
-  // The wait is for our own prefetch alone, no work of the application.
+  const OwnWait own;
   const CUstream housekeeping = Housekeeping(context);
   return FetchRuns(runs, ordinal, housekeeping) == CUDA_SUCCESS &&
          g_real.cuStreamSynchronize(housekeeping) == CUDA_SUCCESS;
@@ -276,12 +276,13 @@ std::optional<CUresult> DeviceMemory::Free(CUdeviceptr pointer, memory::StreamId
   Context* const owner = OwnerOf(base, is_unevictable);
   if (!owner) return CUDA_SUCCESS;
   (is_unevictable ? owner->unevictable : owner->managed)->Free(base, size, stream);
-  has_surplus_ = true;
+  owner->has_surplus = has_surplus_ = true;
   UpdateMode();
   // The driver does not wait in a stream-ordered free, nor in cuMemFree of a pool's memory.
   if (is_ordered) return CUDA_SUCCESS;
+  const CUcontext awaited = owner->handle;
   lock.Unlock();
-  ReturnArenas(false);
+  ReturnArenas(awaited);
   return CUDA_SUCCESS;
 }
 

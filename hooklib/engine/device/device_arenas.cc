@@ -33,51 +33,66 @@ void DeviceMemory::TakeSurplusArenas(Context* context, bool all) {
   }
 }
 
-void DeviceMemory::ReturnArenas(bool only_idle) {
-  // The driver would wait for the whole GPU, and keep the thread that reads values out meanwhile.
+std::optional<FreeArena> DeviceMemory::TakeFreeArena(CUcontext awaited) {
+  DeviceLock lock(mutex);
+  ++poll_epoch;
+  for (auto arena = free_arenas_.begin(); arena != free_arenas_.end(); ++arena) {
+    const auto owner = contexts.find(arena->context);
+    if (owner == contexts.end() || (arena->context != awaited && !IsIdle(owner->second.get()))) continue;
+    const FreeArena taken = *arena;
+    free_arenas_.erase(arena);
+    return taken;
+  }
+  return std::nullopt;
+}
+
+void DeviceMemory::ReturnArenas(CUcontext awaited) {
+  // The driver would wait for the whole context, and keep the thread that reads values out meanwhile.
   if (value_waits::g_pending.load(std::memory_order_acquire) != 0) return;
-  std::vector<FreeArena> taken, refused;
   {
     DeviceLock lock(mutex);
     if (!has_surplus_ && free_arenas_.empty()) return;
-    if (only_idle) {
-      ++poll_epoch;
-      for (const auto& stream : streams) {
-        if (stream->context && !Done({stream->id, stream->seq.load(std::memory_order_acquire)})) return;
-      }
-    }
+    ++poll_epoch;
     has_surplus_ = false;
-    for (auto& [handle, context] : contexts) TakeSurplusArenas(context.get(), false);
-    taken.swap(free_arenas_);
-  }
-  if (taken.empty()) return;
-  for (const FreeArena& arena : taken) {
-    RelaxedCapture relaxed;
-    const ContextScope scope(arena.context);
-    const CUresult result = g_real.cuMemFree_v2(arena.range.base);
-    if (result == CUDA_SUCCESS) continue;
-    SLUICE_LOG(kDebug, "cuMemFree of an arena of %llu bytes gave %d; it is tried again",
-               static_cast<unsigned long long>(arena.range.bytes), result);
-    refused.push_back(arena);
-  }
-  DeviceLock lock(mutex);
-  // An arena that was refused goes on counting, as long as its context is there.
-  std::erase_if(refused,
-                [&](const FreeArena& arena) SLUICE_DEVICE_LOCKED { return !contexts.contains(arena.context); });
-  const auto is_refused = [&](const FreeArena& arena) {
-    return std::any_of(refused.begin(), refused.end(),
-                       [&](const FreeArena& other) { return other.range.base == arena.range.base; });
-  };
-  for (const FreeArena& arena : taken) {
-    if (is_refused(arena)) continue;
-    if (arena.is_managed) {
-      requested_bytes -= arena.requested;
-    } else {
-      ReleaseUnmanaged(arena.range.bytes);
+    for (auto& [handle, context] : contexts) {
+      if (!context->has_surplus) continue;
+      if (handle != awaited && !IsIdle(context.get())) {
+        has_surplus_ = true;  // later
+        continue;
+      }
+      context->has_surplus = false;
+      TakeSurplusArenas(context.get(), false);
     }
   }
-  free_arenas_.insert(free_arenas_.end(), refused.begin(), refused.end());
-  UpdateMode();
+  // Each is looked at again: while one is freed, other threads may queue work.
+  std::vector<FreeArena> refused;
+  while (const std::optional<FreeArena> arena = TakeFreeArena(awaited)) {
+    CUresult result;
+    {
+      RelaxedCapture relaxed;
+      const ContextScope scope(arena->context);
+      result = g_real.cuMemFree_v2(arena->range.base);
+    }
+    if (result != CUDA_SUCCESS) {
+      SLUICE_LOG(kDebug, "cuMemFree of an arena of %llu bytes gave %d; it is tried again",
+                 static_cast<unsigned long long>(arena->range.bytes), result);
+      refused.push_back(*arena);
+      continue;
+    }
+    DeviceLock lock(mutex);
+    if (arena->is_managed) {
+      requested_bytes -= arena->requested;
+    } else {
+      ReleaseUnmanaged(arena->range.bytes);
+    }
+    UpdateMode();
+  }
+  if (refused.empty()) return;
+  DeviceLock lock(mutex);
+  // It goes on counting, as long as its context is there.
+  for (const FreeArena& arena : refused) {
+    if (contexts.contains(arena.context)) free_arenas_.push_back(arena);
+  }
 }
 
 // Before an allocation is refused: memory that the application has freed may still wait for the GPU. The real cuMemFree
@@ -92,15 +107,19 @@ std::optional<memory::Va> DeviceMemory::AllocateWhenFreed(Context* context, uint
     ++poll_epoch;
     fences.Close();
     auto va = context->managed->Allocate(bytes);
-    if (!va && may_block) {
+    const bool is_idle = !va && may_block && IsIdle(context);
+    if (is_idle) {
       TakeSurplusArenas(context, true);
       if (!free_arenas_.empty()) {
         DeviceUnlock unlocked(mutex);
-        ReturnArenas(false);
+        ReturnArenas();
       }
     }
     if (!va && Grow(context, bytes) == Refusal::kNone) va = context->managed->Allocate(bytes);
-    if (va || !context->managed->has_quarantined()) return va;
+    // Arenas may be free that go back to the driver when the context's work is done.
+    const bool may_return =
+        !va && may_block && !is_idle && context->managed->requested_bytes() - context->managed->live_bytes() >= bytes;
+    if (va || (!context->managed->has_quarantined() && !may_return)) return va;
     DeviceUnlock unlocked(mutex);
     nanosleep(&kPause, nullptr);
   }

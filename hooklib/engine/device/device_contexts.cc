@@ -156,21 +156,33 @@ void Device::DropContext(CUcontext handle) {
 }
 
 CUcontext Device::PoolContext(CUcontext owner) {
-  // Without a primary context the memory stays in this one: a context that no program asked for takes GPU memory.
   if (owner == primary_.load(std::memory_order_relaxed) && retains_primary_.load(std::memory_order_acquire))
     return owner;
   RelaxedCapture relaxed;
   unsigned flags = 0;
   int is_active = 0;
   CUcontext primary = nullptr;
-  if (!g_real.cuDevicePrimaryCtxRelease_v2) return owner;
-  if (!IsGreenContext(owner) &&
-      (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &is_active) != CUDA_SUCCESS || !is_active))
-    return owner;
-  if (g_real.cuDevicePrimaryCtxRetain(&primary, ordinal) != CUDA_SUCCESS) return owner;
+  // A primary context that no program asked for would show itself (cuDevicePrimaryCtxGetState), and end with a reset.
+  if (!g_real.cuDevicePrimaryCtxRelease_v2 ||
+      (!IsGreenContext(owner) &&
+       (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &is_active) != CUDA_SUCCESS || !is_active)))
+    return OwnContext();
+  if (g_real.cuDevicePrimaryCtxRetain(&primary, ordinal) != CUDA_SUCCESS) return OwnContext();
   primary_.store(primary, std::memory_order_relaxed);
   if (retains_primary_.exchange(true, std::memory_order_acq_rel)) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
   return primary;
+}
+
+// It takes as much GPU memory as any context, 524 MiB on an H200. So there is one at most, where it is needed.
+CUcontext Device::OwnContext() {
+  if (const CUcontext made = own_context_.load(std::memory_order_acquire)) return made;
+  CUcontext context = nullptr, none = nullptr, popped = nullptr;
+  if (!g_real.cuCtxCreate_v2 || g_real.cuCtxCreate_v2(&context, CU_CTX_SCHED_AUTO, ordinal) != CUDA_SUCCESS)
+    return nullptr;
+  g_real.cuCtxPopCurrent_v2(&popped);
+  if (own_context_.compare_exchange_strong(none, context, std::memory_order_acq_rel)) return context;
+  g_real.cuCtxDestroy_v2(context);  // another thread has made one meanwhile
+  return none;
 }
 
 void Device::ReleasePrimary(bool anyway) {

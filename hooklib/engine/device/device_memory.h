@@ -20,9 +20,10 @@ class DeviceMemory : public DeviceTransfers {
   // Nothing: no allocation of the engine's, the driver's to free. Never waits where `stream` is given.
   // `is_async`: in the order of a stream, which is `stream` if it is this device's, else 0.
   std::optional<CUresult> Free(CUdeviceptr pointer, memory::StreamId stream, bool is_async) SLUICE_TAKES_DEVICE_LOCK;
-  // Gives arenas that are wholly free back to the driver. cuMemFree waits for the whole GPU: to be called where the
-  // application's own call waits as well, and without any lock. `only_idle`: nothing is done while a stream has work.
-  void ReturnArenas(bool only_idle) SLUICE_TAKES_DEVICE_LOCK;
+  // Gives arenas that are wholly free back to the driver, whose cuMemFree waits for all work of the arena's context. So
+  // they are those of contexts without work, and of `awaited`, for which the application's own call waits. Without any
+  // lock.
+  void ReturnArenas(CUcontext awaited = nullptr) SLUICE_TAKES_DEVICE_LOCK;
   // The application's allocator reports bytes of a block as taken, or (negative) as freed to its cache.
   void Report(CUdeviceptr pointer, int64_t bytes) SLUICE_TAKES_DEVICE_LOCK;
   void MarkCaptured(memory::Va va) SLUICE_TAKES_DEVICE_LOCK;
@@ -73,6 +74,8 @@ class DeviceMemory : public DeviceTransfers {
   std::optional<memory::Va> AllocateWhenFreed(Context* context, uint64_t bytes, bool may_block) SLUICE_DEVICE_LOCKED;
   std::optional<memory::Va> AwaitFreed(Context* context, uint64_t bytes) SLUICE_DEVICE_LOCKED;
   void TakeSurplusArenas(Context* context, bool all) SLUICE_DEVICE_LOCKED;
+  // One of those that ReturnArenas may free now.
+  std::optional<FreeArena> TakeFreeArena(CUcontext awaited) SLUICE_TAKES_DEVICE_LOCK;
   void EndAdvice(memory::Va base) SLUICE_DEVICE_LOCKED;  // of the allocation that begins there
   // Waits, without the lock, until `fits()` holds. This process's share may be on its way: the agent has lent it out,
   // or other processes have not given it up yet. Whether it came.

@@ -115,7 +115,7 @@ class DeviceState : public memory::Timeline {
   std::map<memory::Va, Reservation> reservations_ SLUICE_BY_DEVICE_LOCK;  // by base
   uint64_t reserved_bytes_ SLUICE_BY_DEVICE_LOCK = 0;                     // of these, in chunks that were never mapped
   uint64_t await_freed_from_ SLUICE_BY_DEVICE_LOCK = 0;    // allocation number before which AwaitFreed does not wait
-  bool has_surplus_ SLUICE_BY_DEVICE_LOCK = false;         // a stream-ordered free may have left surplus arenas
+  bool has_surplus_ SLUICE_BY_DEVICE_LOCK = false;         // some context's is set
   uint32_t launches_waiting_ SLUICE_BY_DEVICE_LOCK = 0;    // in AwaitRoom
   uint64_t graph_memory_bytes_ SLUICE_BY_DEVICE_LOCK = 0;  // part of unmanaged_bytes
   uint64_t awaited_bytes_ SLUICE_BY_DEVICE_LOCK = 0;       // of allocations that wait for their share
@@ -138,8 +138,9 @@ class DeviceState : public memory::Timeline {
   uint64_t woken_ns_ SLUICE_BY_DEVICE_LOCK = 0, woken_bytes_ SLUICE_BY_DEVICE_LOCK = 0;  // since then fetched
   uint64_t asked_to_wake_ns_ SLUICE_BY_DEVICE_LOCK = 0, launches_when_parked_ SLUICE_BY_DEVICE_LOCK = 0;
   uint64_t budget_before_park_ SLUICE_BY_DEVICE_LOCK = 0;
-  std::atomic<CUcontext> primary_{nullptr};   // as PoolContext saw it last
-  std::atomic<bool> retains_primary_{false};  // for memory of pools
+  std::atomic<CUcontext> primary_{nullptr};      // as PoolContext saw it last
+  std::atomic<bool> retains_primary_{false};     // for memory of pools
+  std::atomic<CUcontext> own_context_{nullptr};  // for memory of pools, where no primary context was active
 };
 
 }  // namespace sluice

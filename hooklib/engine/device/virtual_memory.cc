@@ -252,7 +252,7 @@ CUresult FreeAddress(CUdeviceptr pointer, size_t bytes) {
     reserved->is_free = true;
     if (reserved->kept.empty()) Retire(reserved, &settlement);
   }
-  device->ReturnArenas(true);
+  device->ReturnArenas();
   return CUDA_SUCCESS;
 }
 

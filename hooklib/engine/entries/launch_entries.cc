@@ -80,7 +80,7 @@ __attribute__((noinline)) CUresult LaunchPlanned(Stream* stream, CUfunction func
     if (captured) MarkCapturedCall(*stream, *captured);
     const CUresult result = issue();
     if (result == CUDA_SUCCESS && Recording()) {
-      const FunctionInfo* const info = InfoOf(function);
+      const FunctionInfo* const info = InfoOf(function, stream->owner);
       named.clear();
       const libraries::LaunchShape dims = LaunchShapeOf(shape);
       Work work;
@@ -99,7 +99,7 @@ __attribute__((noinline)) CUresult LaunchPlanned(Stream* stream, CUfunction func
     }
     return result;
   }
-  const FunctionInfo* info = InfoOf(function);
+  const FunctionInfo* info = InfoOf(function, stream->owner);
   Work work;
   work.stream = stream;
   const libraries::LaunchShape dims = LaunchShapeOf(shape);
@@ -130,7 +130,8 @@ template <typename Issue>
 __attribute__((noinline)) CUresult LaunchFast(Stream* stream, CUfunction function, const Shape& shape,
                                               void** parameters, void** extra, uint32_t flags, Issue issue) {
   const uint64_t id = ExecutionId(function, shape);
-  const uint64_t key = CurrentLibraryCall() ? 0 : FastPathKey(*stream, *InfoOf(function), id, parameters);
+  const uint64_t key =
+      CurrentLibraryCall() ? 0 : FastPathKey(*stream, *InfoOf(function, stream->owner), id, parameters);
   if (!key || !WorkScope::TryFastPath(stream, id, key))
     return LaunchPlanned(stream, function, shape, parameters, extra, flags, issue);
   const CUresult result = [&] {
@@ -240,7 +241,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
     const CUDA_LAUNCH_PARAMS& p = *part->launch;
     Work work;
     work.stream = part->stream;
-    work.known = CollectNames(*InfoOf(p.function), LaunchShapeOf(part->shape), p.kernelParams, nullptr, &part->named);
+    work.known = CollectNames(*InfoOf(p.function, part->context), LaunchShapeOf(part->shape), p.kernelParams, nullptr,
+                              &part->named);
     work.may_write_anywhere = !work.known;
     work.words = part->named.words;
     work.reaches = part->named.reaches;

@@ -61,6 +61,7 @@ CUresult Release(CUdeviceptr pointer, Real real, Stream* stream = nullptr) {
       if (const CUresult failure = device->AwaitContextOf(pointer); failure != CUDA_SUCCESS) return failure;
     }
     const bool is_ordered = stream && stream->device == device.get();
+    if (stream && !is_ordered) device->NoteForeignFree(*stream, pointer);
     const auto result = device->Free(pointer, is_ordered ? stream->id : 0, stream != nullptr);
     if (result && stream && *result == CUDA_SUCCESS) KeepBarrier(stream);
     if (result) return *result;
@@ -77,16 +78,17 @@ CUresult ServeFromPool(const void* caller, CUdeviceptr* pointer, uint64_t bytes,
   if (!pointer || bytes == 0 || IsCapturing(*stream)) return real();
   if (pool.is_served && (pool.is_managed || pool.device == stream->device->ordinal)) {
     // The engine allocates on the current device, which need not be the stream's.
-    const CUcontext home = stream->device->PoolContext(stream->owner);
-    const ContextScope scope(home);
-    if (!TakeFrom(pool, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = Serve(caller, pointer, bytes, real, stream, pool.is_managed);
-    if (result == CUDA_SUCCESS && MayBeTracked(*pointer)) {
-      NoteServed(*pointer, bytes, pool, home);
-    } else {
-      GiveBack(pool, bytes);
+    if (const CUcontext home = stream->device->PoolContext(stream->owner)) {
+      const ContextScope scope(home);
+      if (!TakeFrom(pool, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+      const CUresult result = Serve(caller, pointer, bytes, real, stream, pool.is_managed);
+      if (result == CUDA_SUCCESS && MayBeTracked(*pointer)) {
+        NoteServed(*pointer, bytes, pool, home);
+      } else {
+        GiveBack(pool, bytes);
+      }
+      return result;
     }
-    return result;
   }
   Device* const device = !pool.is_known ? stream->device : pool.device < 0 ? nullptr : DeviceByOrdinal(pool.device);
   return AllocateUnmanaged(device, bytes, pointer, true, real);

@@ -75,7 +75,7 @@ std::optional<NodeContents> ContentsOf(const CUDA_KERNEL_NODE_PARAMS_v2& p) {
   if (!contents.function) return std::nullopt;
   contents.shape = {p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ, p.sharedMemBytes};
   std::vector<uint64_t> words;
-  if (!CollectWords(*InfoOf(contents.function), p.kernelParams, p.extra, &words, &contents.parameters))
+  if (!CollectWords(*InfoOf(contents.function, p.ctx), p.kernelParams, p.extra, &words, &contents.parameters))
     return std::nullopt;
   return contents;
 }

@@ -41,7 +41,7 @@ void GraphAccess::AddKernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& 
   }
   const libraries::LaunchShape shape{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}};
   NamedMemory named;
-  bool is_known = CollectNames(*InfoOf(function), shape, p.kernelParams, p.extra, &named);
+  bool is_known = CollectNames(*InfoOf(function, p.ctx), shape, p.kernelParams, p.extra, &named);
   ++kernels_;
   if (const auto captured = CapturedCallOf(node, p)) {
     ++library_kernels_;

@@ -8,6 +8,7 @@
 
 #include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/observe/tensor_maps.h"
 
@@ -36,7 +37,15 @@ constexpr size_t kMaxRetired = 1024;
 std::atomic<const FunctionInfo*> g_recent[256];
 size_t RecentPlace(CUfunction function) { return (reinterpret_cast<uintptr_t>(function) >> 5) & 255; }
 
-std::unique_ptr<FunctionInfo> AskDriver(CUfunction function) {
+// The context that owns what is loaded in `context`, null: in the current one.
+CUcontext OwnerOf(CUcontext context) {
+  if (!context && g_real.cuCtxGetCurrent(&context) != CUDA_SUCCESS) return nullptr;
+  const ContextScope scope(context);
+  Device* const device = scope.is_current() ? CurrentDevice() : nullptr;
+  return device ? device->MemoryContext(context) : context;
+}
+
+std::unique_ptr<FunctionInfo> AskDriver(CUfunction function, CUcontext context) {
   auto info = std::make_unique<FunctionInfo>();
   RelaxedCapture relaxed;
   auto ask = [&](size_t index, size_t* offset, size_t* bytes) {
@@ -65,6 +74,7 @@ std::unique_ptr<FunctionInfo> AskDriver(CUfunction function) {
              g_real.cuKernelGetLibrary(&library, reinterpret_cast<CUkernel>(function)) == CUDA_SUCCESS) {
     info->owner = library;
   }
+  if (!library) info->context = OwnerOf(context);
   const char* name = nullptr;
   const bool of_function = g_real.cuFuncGetName && g_real.cuFuncGetName(&name, function) == CUDA_SUCCESS && name;
   const bool of_kernel = !of_function && g_real.cuKernelGetName &&
@@ -110,14 +120,14 @@ void Scan(const char* at, size_t bytes, std::vector<uint64_t>* words, std::vecto
 
 }  // namespace
 
-const FunctionInfo* InfoOf(CUfunction function) {
+const FunctionInfo* InfoOf(CUfunction function, CUcontext context) {
   std::atomic<const FunctionInfo*>& recent = g_recent[RecentPlace(function)];
   const FunctionInfo* info = recent.load(std::memory_order_acquire);
   if (info && info->function == function) return info;
   if (const FunctionInfo* known = KnownInfoOf(function)) {
     info = known;
   } else {
-    auto made = AskDriver(function);
+    auto made = AskDriver(function, context);
     MutexLock lock(g_mutex);
     made->function = function;
     auto& entry = Functions()[function];
@@ -134,11 +144,13 @@ const FunctionInfo* KnownInfoOf(CUfunction function) {
   return it == Functions().end() ? nullptr : it->second.get();
 }
 
-void ForgetFunctions(const void* owner) {
-  MutexLock lock(g_mutex);
+namespace {
+
+template <typename Is>
+void ForgetIf(Is is) SLUICE_REQUIRES(g_mutex) {
   for (auto it = Functions().begin(); it != Functions().end();) {
     const FunctionInfo* const info = it->second.get();
-    if (info->owner != owner && info->owner != nullptr) {
+    if (!is(*info)) {
       ++it;
       continue;
     }
@@ -152,6 +164,18 @@ void ForgetFunctions(const void* owner) {
     it = Functions().erase(it);
   }
   while (Retired().size() > kMaxRetired) Retired().pop_front();
+}
+
+}  // namespace
+
+void ForgetFunctions(const void* owner) {
+  MutexLock lock(g_mutex);
+  ForgetIf([owner](const FunctionInfo& info) { return info.owner == owner || info.owner == nullptr; });
+}
+
+void ForgetFunctionsOf(CUcontext context) {
+  MutexLock lock(g_mutex);
+  ForgetIf([context](const FunctionInfo& info) { return info.context == context; });
 }
 
 namespace {

@@ -19,6 +19,7 @@ struct FunctionInfo {
   std::vector<Parameter> parameters;
   CUfunction function = nullptr;
   const void* owner = nullptr;  // its module or library; null: the driver does not say
+  CUcontext context = nullptr;  // with which it ends; null: with none, since it is a library's kernel
   bool known = false;           // the driver described the layout (cuFuncGetParamInfo, 12.4 and later)
   // Places of its parameters that may hold addresses, where nothing more is known of their meaning.
   std::vector<uint32_t> may_hold_addresses;
@@ -37,14 +38,15 @@ struct NamedMemory {
   }
 };
 
-// The layout of a function (or of a CUkernel passed as one); the driver is asked once. Never null; valid until the
-// function's module is unloaded. Thread-safe.
-const FunctionInfo* InfoOf(CUfunction function);
+// The layout of a function (or of a CUkernel passed as one) that is launched in `context`, null: the current one. The
+// driver is asked once. Never null; valid until the function's module is unloaded, or its context ends. Thread-safe.
+const FunctionInfo* InfoOf(CUfunction function, CUcontext context);
 // The same without asking the driver: null if this function was not seen yet. For launches that are being captured,
 // where a question about a kernel that is not loaded yet can invalidate the capture.
 const FunctionInfo* KnownInfoOf(CUfunction function);
 // The module or library is unloaded: handles of its functions may be given again.
 void ForgetFunctions(const void* owner);
+void ForgetFunctionsOf(CUcontext context);  // it ends, and its modules with it
 
 // Appends all words of the parameters (or of the `extra` buffer) that may be tracked addresses. False: the layout is
 // not known. `all`, if given, gets every parameter byte, packed by the layout's offsets, for a trace.

@@ -1,0 +1,237 @@
+// Contexts that end, and what outlives them.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "test/engine/scenario.h"
+
+using namespace scenario;  // NOLINT(google-build-using-namespace)
+
+// Memory of a pool belongs to the device: the context whose stream asked for it may end first.
+SCENARIO(pool_memory_outlives_its_context) {
+  Card card;
+  CUstream s = card.Stream();
+  constexpr uint64_t kBytes = 64 * kMiB;
+  CUcontext second = nullptr;
+  OK(cuCtxCreate(&second, nullptr, 0, 0));
+  CUstream t = card.Stream();
+  CUdeviceptr kept = 0, small = 0, gone = 0;
+  OK(cuMemAllocAsync(&kept, kBytes, t));
+  OK(cuMemAllocAsync(&small, 1000, t));
+  OK(cuMemAllocAsync(&gone, kBytes, t));
+  OK(cuMemsetD8Async(kept, 7, kBytes, t));
+  OK(cuMemsetD8Async(small, 8, 1000, t));
+  OK(cuMemFreeAsync(gone, t));
+  const CUdeviceptr own = Alloc(kBytes);
+  OK(cuMemsetD8Async(own, 9, kBytes, t));
+  OK(cuCtxSynchronize());
+  OK(cuCtxDestroy(second));
+  OK(cuCtxSetCurrent(card.context));
+  CUdeviceptr base = 0;
+  EXPECT(cuMemGetAddressRange(&base, nullptr, own) != CUDA_SUCCESS);
+  PrintDigest("kept", kept, kBytes);
+  PrintDigest("small", small, 1000);
+  card.Named(s, {Update(kept, kBytes, 1)});
+  const CUdeviceptr other = Alloc(640 * kMiB);
+  card.Named(s, {Write(other, 640 * kMiB, 2)});
+  card.Named(s, {Update(kept, kBytes, 1)});
+  PrintDigest("used", kept, kBytes);
+  OK(cuMemFreeAsync(kept, s));
+  OK(cuMemFree(small));
+  CUdeviceptr again = 0;
+  OK(cuMemAllocAsync(&again, kBytes, s));
+  card.Named(s, {Write(again, kBytes, 4)});
+  PrintDigest("again", again, kBytes);
+}
+
+// The same, of the primary context.
+SCENARIO(pool_memory_outlives_the_primary_context) {
+  OK(cuInit(0));
+  CUcontext primary = nullptr, second = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&primary, 0));
+  OK(cuCtxCreate(&second, nullptr, 0, 0));
+  CUstream t = nullptr;
+  OK(cuStreamCreate(&t, CU_STREAM_NON_BLOCKING));
+  constexpr uint64_t kBytes = 64 * kMiB;
+  CUdeviceptr kept = 0, small = 0;
+  OK(cuMemAllocAsync(&kept, kBytes, t));
+  OK(cuMemAllocAsync(&small, 1000, t));
+  OK(cuMemsetD8Async(kept, 7, kBytes, t));
+  OK(cuMemsetD8Async(small, 8, 1000, t));
+  OK(cuCtxSynchronize());
+  OK(cuDevicePrimaryCtxRelease(0));
+  PrintDigest("kept", kept, kBytes);
+  PrintDigest("small", small, 1000);
+  const CUdeviceptr other = Alloc(768 * kMiB);
+  OK(cuMemsetD8Async(other, 9, 768 * kMiB, t));
+  OK(cuMemsetD8Async(kept, 10, kBytes / 2, t));
+  PrintDigest("used", kept, kBytes);
+  // The last memory of the pool is freed, and the primary context ends with its next release.
+  OK(cuMemFree(kept));
+  OK(cuMemFree(small));
+  OK(cuCtxSynchronize());
+  OK(cuDevicePrimaryCtxRetain(&primary, 0));
+  OK(cuDevicePrimaryCtxRelease(0));
+  unsigned flags = 0;
+  int is_active = 0;
+  OK(cuDevicePrimaryCtxGetState(0, &flags, &is_active));
+  EXPECT(!is_active);
+  CUdeviceptr again = 0;
+  OK(cuMemAllocAsync(&again, kBytes, t));
+  OK(cuMemsetD8Async(again, 11, kBytes, t));
+  PrintDigest("again", again, kBytes);
+}
+
+// The same, without a primary context: none shows itself, and a reset of none ends no memory.
+SCENARIO(pool_memory_outlives_a_created_context) {
+  OK(cuInit(0));
+  CUcontext first = nullptr, second = nullptr;
+  OK(CreateContext(&second, 0));
+  OK(CreateContext(&first, 0));
+  CUstream t = nullptr, s = nullptr;
+  OK(cuStreamCreate(&t, CU_STREAM_NON_BLOCKING));
+  constexpr uint64_t kBytes = 64 * kMiB;
+  CUdeviceptr kept = 0, small = 0;
+  OK(cuMemAllocAsync(&kept, kBytes, t));
+  OK(cuMemAllocAsync(&small, 1000, t));
+  OK(cuMemsetD8Async(kept, 7, kBytes, t));
+  OK(cuMemsetD8Async(small, 8, 1000, t));
+  OK(cuCtxSynchronize());
+  OK(cuCtxDestroy(first));
+  OK(cuCtxSetCurrent(second));
+  OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  PrintDigest("kept", kept, kBytes);
+  PrintDigest("small", small, 1000);
+  unsigned flags = 0;
+  int is_active = 0;
+  OK(cuDevicePrimaryCtxGetState(0, &flags, &is_active));
+  EXPECT(!is_active);
+  EXPECT(cuDevicePrimaryCtxRelease(0) == CUDA_ERROR_INVALID_CONTEXT);
+  OK(cuDevicePrimaryCtxReset(0));
+  const CUdeviceptr other = Alloc(768 * kMiB);
+  OK(cuMemsetD8Async(other, 9, 768 * kMiB, s));
+  OK(cuMemsetD8Async(kept, 10, kBytes / 2, s));
+  PrintDigest("used", kept, kBytes);
+  OK(cuMemFreeAsync(kept, s));
+  OK(cuMemFree(small));
+  CUdeviceptr again = 0;
+  OK(cuMemAllocAsync(&again, kBytes, s));
+  OK(cuMemsetD8Async(again, 11, kBytes, s));
+  PrintDigest("again", again, kBytes);
+}
+
+namespace {
+
+// The place of a launch's parameters at the end of readable memory: a word more cannot be read.
+void** PlaceOfOneParameter() {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const pages = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT(pages != MAP_FAILED && mprotect(static_cast<char*>(pages) + page, page, PROT_NONE) == 0);
+  return reinterpret_cast<void**>(static_cast<char*>(pages) + page) - 1;
+}
+
+// Launches a function of eight parameters in a context, ends the context without unloading anything, and launches a
+// function of one parameter in the next. The driver gives the handle again. `get` loads such a function.
+template <typename Get, typename End>
+void LaunchInContextsInTurn(CUcontext context, Get get, End end) {
+  const auto launch = [](CUfunction function, void** parameters) {
+    CUstream stream = nullptr;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+    OK(cuStreamSynchronize(stream));
+  };
+  std::array<uint64_t, 8> words{};
+  std::array<void*, 8> eight{};
+  for (size_t i = 0; i < 8; ++i) eight.at(i) = &words.at(i);
+  const CUfunction old = get("eight");
+  launch(old, eight.data());
+  end(context);
+  void** const one = PlaceOfOneParameter();
+  *one = words.data();
+  const CUfunction next = get("one");
+  Print("the same handle", next == old ? 1 : 0);
+  launch(next, one);
+}
+
+constexpr const char* kEightAndOne =
+    "simgpu-module 1\nkernel eight params 8,8,8,8,8,8,8,8 ns 1000\nkernel one params 8 ns 1000\n";
+
+CUfunction FunctionOfModule(const char* name) {
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  OK(cuModuleLoadData(&module, kEightAndOne));
+  OK(cuModuleGetFunction(&function, module, name));
+  return function;
+}
+
+CUfunction FunctionOfLibrary(const char* name) {
+  static CUlibrary library = nullptr;
+  if (library == nullptr) OK(cuLibraryLoadData(&library, kEightAndOne, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUkernel kernel = nullptr;
+  CUfunction function = nullptr;
+  OK(cuLibraryGetKernel(&kernel, library, name));
+  OK(cuKernelGetFunction(&function, kernel));
+  return function;
+}
+
+void DestroyAndCreate(CUcontext context) {
+  OK(cuCtxDestroy(context));
+  OK(CreateContext(&context, 0));
+}
+
+void ReleaseAndRetain(CUcontext context) {
+  OK(cuDevicePrimaryCtxRelease(0));
+  OK(cuDevicePrimaryCtxRetain(&context, 0));
+  OK(cuCtxSetCurrent(context));
+}
+
+void Reset(CUcontext context) {
+  OK(cuDevicePrimaryCtxReset(0));
+  OK(cuCtxSetCurrent(context));
+}
+
+}  // namespace
+
+// Functions end with the context of their module. A library, and its kernels, outlive contexts; its functions do not.
+SCENARIO(functions_end_with_their_context) {
+  OK(cuInit(0));
+  for (const auto get : {FunctionOfModule, FunctionOfLibrary}) {
+    CUcontext created = nullptr;
+    OK(CreateContext(&created, 0));
+    Alloc(64 * kMiB);  // managed memory: parameters are looked at
+    LaunchInContextsInTurn(created, get, DestroyAndCreate);
+    for (const auto end : {ReleaseAndRetain, Reset}) {
+      CUcontext primary = nullptr;
+      OK(cuDevicePrimaryCtxRetain(&primary, 0));
+      OK(cuCtxSetCurrent(primary));
+      LaunchInContextsInTurn(primary, get, end);
+      OK(cuDevicePrimaryCtxRelease(0));
+    }
+  }
+}
+
+// The layout of a kernel that is launched by its library's handle stays known.
+SCENARIO(kernels_outlive_contexts) {
+  OK(cuInit(0));
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  OK(cuLibraryLoadData(&library, "simgpu-module 1\nkernel up params 8,8 ns 1000\nupdate p0 0 p1\n", nullptr, nullptr, 0,
+                       nullptr, nullptr, 0));
+  OK(cuLibraryGetKernel(&kernel, library, "up"));
+  for (int i = 0; i < 3; ++i) {
+    CUcontext context = nullptr;
+    OK(CreateContext(&context, 0));
+    CUstream stream = nullptr;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    std::vector<CUdeviceptr> blocks;
+    for (int k = 0; k < 12; ++k) blocks.push_back(Alloc(64 * kMiB));
+    for (int round = 0; round < 2; ++round) {
+      for (CUdeviceptr block : blocks) {
+        uint64_t bytes = 64 * kMiB;
+        void* parameters[] = {&block, &bytes};
+        OK(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+      }
+    }
+    for (const CUdeviceptr block : blocks) PrintDigest("block", block, 64 * kMiB);
+    OK(cuCtxDestroy(context));
+  }
+}
