@@ -1,5 +1,8 @@
-// The questions of questions.cu about pools, calls without a context, and values.
+// The questions of questions.cu about pools, calls without a context, values, and waits of whole contexts.
 #pragma once
+
+#include <atomic>
+#include <chrono>
 
 #include "questions_barriers.h"
 
@@ -205,7 +208,63 @@ inline void ValueNodes() {
   Say("nodes", "%zu", nodes);
 }
 
+template <typename Call>
+void SayWait(const char* what, Call call) {
+  const auto begin = std::chrono::steady_clock::now();
+  const CUresult code = call();
+  const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  Say(what, "%d %s", code, ms > 50 ? "waits" : "at once");
+}
+
+// Does a free wait for work that a stream got before it was captured, itself or by another stream's event?
+inline void FreeBesideCapture(bool is_joined) {
+  const CUdeviceptr p = Allocate(64 * kMiB);
+  CUevent event = nullptr;
+  CUgraph graph = nullptr;
+  NEED(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  NEED(cuCtxSynchronize());
+  std::thread opener = Close(stream, 100);
+  const CUstream captured = is_joined ? other : stream;
+  NEED(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+  if (is_joined) {
+    NEED(cuEventRecord(event, other));
+    NEED(cuStreamWaitEvent(stream, event, 0));
+  }
+  SayWait("free", [&] { return cuMemFree(p); });
+  opener.join();
+  if (is_joined) {
+    NEED(cuEventRecord(event, stream));
+    NEED(cuStreamWaitEvent(other, event, 0));
+  }
+  Say("end", cuStreamEndCapture(captured, &graph));
+}
+
+// A context that waits for an event: what waits, where no work was queued behind the wait?
+inline void ContextWaits() {
+  CUevent event = nullptr;
+  NEED(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  const CUdeviceptr p = Allocate(kMiB);
+  NEED(cuCtxSynchronize());
+  std::thread opener = Close(stream, 300);
+  NEED(cuEventRecord(event, stream));
+  Say("wait", cuCtxWaitEvent(context, event));
+  Say("query_other", cuStreamQuery(other));
+  CUstream made = nullptr;
+  NEED(cuStreamCreate(&made, CU_STREAM_NON_BLOCKING));
+  Say("query_new", cuStreamQuery(made));
+  NEED(cuMemsetD8Async(p, 1, 16, made));
+  Say("query_new_with_work", cuStreamQuery(made));
+  SayWait("alloc", [] { return Allocate(64 * kMiB) != 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN; });
+  SayWait("destroy_stream", [&] { return cuStreamDestroy(made); });
+  SayWait("synchronize_other", [] { return cuStreamSynchronize(other); });
+  opener.join();
+  NEED(cuCtxSynchronize());
+}
+
 inline void AskOfPools() {
+  for (const bool is_joined : {false, true})
+    Ask(std::string("free_beside_capture.") + (is_joined ? "joined" : "own"), [=] { FreeBesideCapture(is_joined); });
+  Ask("context_waits", ContextWaits);
   Ask("without_context", WithoutContext);
   for (const size_t most : {size_t{1}, kMiB, 3 * kMiB, 33 * kMiB, 64 * kMiB})
     Ask("pool_size." + std::to_string(most / kKiB) + "_KiB", [most] { LargestSize(most); });
