@@ -157,6 +157,31 @@ class Checks(unittest.TestCase):
         longer = ("agent/long.cc: 401 lines", "test/deviceplugin/main.go: 401 lines")
         self.finds(["lines.py"], *longer, "agent/wide.py:1: 136 columns", "3 too long")
 
+    def test_stale_pictures(self):
+        table = "| picture | parts |\n|---|---|\n"
+        table += "| `dashboard.png` | GPUs; Lent |\n| `timeline.png` | faults; stream |\n"
+        table += "| `top.svg` | CONTAINER; HOOK |\n| `working-set.png` | Lent |\n"
+        self.write("docs/pictures/README.md", table + "\n## More\n")
+        self.write("docs/pictures/top.svg", '<text x="1">CONTAINER  HOOK</text>\n')
+        self.write("charts/sluice/files/dashboard.json", '{"panels": [{"title": "GPUs"}, {"title": "Lent"}]}\n')
+        views = 'std::string TopText() {\n  Table table({"CONTAINER", ">HOOK"});\n}\n'
+        self.write("cli/views.cc", views)
+        span = 'void f() { timeline_.Span(card, "faults", "fault", t); }\n'
+        self.write("simgpu/core/a.cc", span)
+        self.passes("picture_parts.py")
+        self.write("charts/sluice/files/dashboard.json", '{"panels": [{"title": "GPUs"}, {"title": "Overdue"}]}\n')
+        self.write("cli/views.cc", views.replace('">HOOK"', '">HOOK", ">PEAK"'))
+        self.write("simgpu/core/a.cc", span.replace("faults", "remote"))
+        self.finds(
+            ["picture_parts.py"],
+            "dashboard.png lacks ['Overdue'] and has the retired ['Lent']",
+            "top.svg lacks ['PEAK']",
+            "top.svg: it shows the columns CONTAINER HOOK",
+            "working-set.png has the retired 'Lent'",
+            "timeline.png has the retired 'faults'",
+            "5 faults",
+        )
+
     def test_subjects_of_commits(self):
         def commit(subject):
             run = ["git", "-C", self.root, "-c", "user.name=a", "-c", "user.email=a@b"]
