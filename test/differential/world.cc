@@ -204,7 +204,7 @@ bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
   int way = random.Below(target_.forms >= 5 ? 12 : target_.forms >= 2 ? 10 : 9);
   // An event of the whole context; or all work to come of the other stream's context waits.
   if (way == 10 && (!device_side || !MayGate(source.context, thread))) way = 0;
-  if (way == 11 && (!device_side || !MayGate(streams[stream].context, thread))) way = 0;
+  if (way == 11 && (!device_side || is_attached_ || !MayGate(streams[stream].context, thread))) way = 0;
   // A word in memory that one stream writes and the other waits for.
   const bool by_value = way == 8 && device_side && !is_default && streams[stream].number >= 3 &&
                         contexts[source.context].family == contexts[streams[stream].context].family &&

@@ -179,6 +179,7 @@ class World {
   Table<std::vector<int>> events_;  // of each context
   int next_event_ = 0, next_mark_ = 0, next_word_ = 0, next_semaphore_ = 0;
   std::vector<bool> unpacks_;   // of each pool: it is for decompression
+  bool is_attached_ = false;    // an attachment is ordered, of which nothing says that it waits for gates
   int group_ = 0, groups_ = 0;  // of the steps that are emitted
   int group_line_ = -1;         // in a group: of the one stream whose order the thread knows
 };

@@ -317,7 +317,10 @@ bool World::DoWork(const Op& op) {
       if (captures || number < 3 || !Unsafe(thread) || !Live(op.a) || blocks[op.a].kind != kManagedMemory ||
           blocks[op.a].host)
         return false;
-      if (!OrderBlock(stream, op.a, true, thread, random)) return false;
+      is_attached_ = true;
+      const bool is_ordered = OrderBlock(stream, op.a, true, thread, random);
+      is_attached_ = false;
+      if (!is_ordered) return false;
       Use(thread, context);
       Emit(kAttach, thread, {number, op.a, random.OneIn(2) ? CU_MEM_ATTACH_SINGLE : CU_MEM_ATTACH_GLOBAL});
       Emit(kAttach, thread, {number, op.a, CU_MEM_ATTACH_GLOBAL});
