@@ -108,7 +108,7 @@ void Simulator::Submit(Lock& lock, Stream* s, Op* op) {
           const auto& self = TheSimulator();
           return static_cast<const Stream*>(p)->queue.size() < static_cast<size_t>(self.profile_.launch_queue);
         },
-        s);
+        s, true);  // no call tells the hook how full the ring is
     ThisThread().now = std::max(ThisThread().now, s->free_at);
   }
   op->enqueued = std::max(ThisThread().now, worked_until_);
