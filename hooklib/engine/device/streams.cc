@@ -250,6 +250,7 @@ void RetireStream(CUstream handle) {
 }
 
 void EndThreadStreams(uint64_t thread) {
+  if (Devices().empty()) return;  // a forked child
   ForgetCapturesOf(thread);
   std::vector<Stream*> ended;
   {
@@ -260,7 +261,6 @@ void EndThreadStreams(uint64_t thread) {
       return ends;
     });
   }
-  if (Devices().empty()) return;  // a forked child
   for (Stream* const stream : ended) {
     DeviceLock lock(stream->device->mutex);
     stream->device->Retire(stream);
