@@ -173,19 +173,26 @@ int CountRetained(CUdevice ordinal, int change) {
   return count;
 }
 
+// The device's primary context; null: it is not active. Retaining it shows which of the device's contexts it is.
+CUcontext ActivePrimary(CUdevice ordinal) {
+  RelaxedCapture relaxed;
+  unsigned flags = 0;
+  int active = 0;
+  CUcontext context = nullptr;
+  if (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) != CUDA_SUCCESS || !active ||
+      g_real.cuDevicePrimaryCtxRetain(&context, ordinal) != CUDA_SUCCESS)
+    return nullptr;
+  if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
+  return context;
+}
+
 // `reset`: everything in it is destroyed, however often it is still retained.
 template <typename Destroy>
 CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   CUcontext context = nullptr;
   if (Device* const device = DeviceByOrdinal(ordinal)) {
     device->ReleasePrimary(reset);
-    // Retaining the primary context shows which of the device's contexts it is.
-    unsigned flags = 0;
-    int active = 0;
-    if (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && active &&
-        g_real.cuDevicePrimaryCtxRetain(&context, ordinal) == CUDA_SUCCESS) {
-      if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
-    }
+    context = ActivePrimary(ordinal);
   }
   // A green context may outlive the last release, and so may the memory. So evictions and discards are left out then,
   // but work behind them goes on waiting.
@@ -371,10 +378,21 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
   if (context) {
     for (const auto& device : Devices()) device->EndGreenContext(context);
   }
+  // A primary context that nobody retains ends with its last green one.
+  std::map<CUdevice, CUcontext> primaries;
+  for (const auto& device : Devices()) {
+    const CUcontext primary = CountRetained(device->ordinal, 0) == 0 ? ActivePrimary(device->ordinal) : nullptr;
+    if (primary) primaries[device->ordinal] = primary;
+  }
+  for (const auto& [ordinal, primary] : primaries) EndTransfersOf(primary);
   const CUresult result = g_real.cuGreenCtxDestroy(green);
-  if (result == CUDA_SUCCESS && context) {
+  if (result != CUDA_SUCCESS) return result;
+  if (context) {
     ForgetCapturesOf(context);
     ForgetGreenContext(green);
+  }
+  for (const auto& [ordinal, primary] : primaries) {
+    if (!ActivePrimary(ordinal)) ContextGone(primary);
   }
   return result;
 }
