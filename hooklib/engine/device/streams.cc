@@ -129,6 +129,11 @@ CUevent EventPool::Take() {
   return g_real.cuEventCreate(&event, flags_) == CUDA_SUCCESS ? event : nullptr;
 }
 
+void EventPool::TakeOver(EventPool* other) {
+  free_.insert(free_.end(), other->free_.begin(), other->free_.end());
+  other->free_.clear();
+}
+
 CUstream MakeQueueStream() {
   CUstream stream = nullptr;
   int least = 0, greatest = 0;

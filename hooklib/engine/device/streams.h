@@ -25,6 +25,7 @@ class EventPool {
   // Takes an event and records it on a stream of this context. Null: the driver refused.
   CUevent Record(CUstream stream) SLUICE_DEVICE_LOCKED;
   void Give(CUevent event) SLUICE_DEVICE_LOCKED { free_.push_back(event); }
+  void TakeOver(EventPool* other) SLUICE_DEVICE_LOCKED;  // the events of a green context outlive it
 
  private:
   const unsigned flags_;
