@@ -1,4 +1,4 @@
-// Contexts, with everything in them, that come and go: neither host memory nor the time of a round grows.
+// Contexts that are made and destroyed with everything in them: neither host memory nor the time of a round grows.
 #include <algorithm>
 #include <ctime>
 #include <functional>

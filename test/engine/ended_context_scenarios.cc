@@ -263,7 +263,7 @@ SCENARIO(value_waits_outlive_green_contexts) {
   }
 }
 
-// A primary context that nobody retains ends with its last green context. The next one begins anew.
+// A primary context that no caller retains ends with its last green context. The next one begins anew.
 SCENARIO(primary_context_ends_with_its_last_green_context) {
   OK(cuInit(0));
   for (int i = 0; i < 3; ++i) {

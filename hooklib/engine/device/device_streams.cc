@@ -30,8 +30,8 @@ void DeviceStreams::InheritFromPrimary(Context* green) {
   green->events.TakeOver(&primary->events);
   green->timing_events.TakeOver(&primary->timing_events);
   if (primary->spare_cells.empty()) return;
-  const eviction_threads::CellPage& spare = primary->spare_cells.back();
-  green->eviction_cells = {spare.host, spare.device};
+  const eviction_threads::CellPage& page = primary->spare_cells.back();
+  green->eviction_cells = {page.host, page.device};
   primary->spare_cells.pop_back();
 }
 

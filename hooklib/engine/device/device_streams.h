@@ -51,7 +51,7 @@ class DeviceStreams : public DeviceContainer {
   using DeviceContainer::DeviceContainer;
   void AwaitByQueries(memory::Mark mark) SLUICE_TAKES_DEVICE_LOCK;
   Context* OwnerOf(memory::Va block, bool is_unevictable) SLUICE_DEVICE_LOCKED;  // by its arena; null: none
-  bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;            // its work, and everything on its queues
+  bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;  // its work, and everything on its queues
   // What green contexts that ended have left to the primary one.
   void InheritFromPrimary(Context* green) SLUICE_DEVICE_LOCKED;
   bool BelongsToContext(Stream* stream) SLUICE_DEVICE_LOCKED;  // it has queues, or events, there

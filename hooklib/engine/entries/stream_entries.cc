@@ -1,22 +1,15 @@
-// Streams, captures, synchronisation and contexts: where the engine learns which work is done and which handles are
-// gone.
-#include <map>
+// Streams, captures and synchronisation: where the engine learns which work is done.
 #include <optional>
 
-#include "common/mutex.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/captures.h"
 #include "hooklib/engine/device/context_scope.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/failures.h"
-#include "hooklib/engine/device/green_contexts.h"
-#include "hooklib/engine/device/unmanaged.h"
-#include "hooklib/engine/device/virtual_memory.h"
-#include "hooklib/engine/execute/value_waits.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
 #include "hooklib/engine/observe/library_launches.h"
-#include "hooklib/engine/observe/params.h"
 #include "hooklib/engine/observe/trace_recording.h"
 
 namespace sluice {
@@ -117,101 +110,6 @@ CUresult EndCapture(CUstream stream, const CUgraph* out, End end) {
   return result;
 }
 
-// Bytes of device memory that one more of a limit's unit costs; 0: not known.
-uint64_t BytesPerUnit(CUlimit limit, const Device& device) {
-  int multiprocessors = 0, threads = 0;
-  switch (limit) {
-    case CU_LIMIT_MALLOC_HEAP_SIZE:
-    case CU_LIMIT_PRINTF_FIFO_SIZE:
-      return 1;
-    case CU_LIMIT_STACK_SIZE:  // of each thread that the GPU may run at once
-      g_real.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device.ordinal);
-      g_real.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device.ordinal);
-      return static_cast<uint64_t>(multiprocessors) * static_cast<uint64_t>(threads);
-    default:
-      return 0;
-  }
-}
-
-// Before the driver's call: another thread may be given its handles again behind it.
-void EndTransfersOf(CUcontext context) {
-  ForgetFunctionsOf(context);
-  for (const auto& device : Devices()) device->EndTransfersOf(context);
-}
-
-void ContextEnds(CUcontext context) {
-  EndTransfersOf(context);
-  for (const auto& device : Devices()) device->ContextEnds(context);
-}
-
-void ContextGone(CUcontext context) {
-  ForgetCapturesOf(context);
-  ForgetUnmanagedOf(context);
-  ForgetFunctionsOf(context);
-  value_waits::ForgetContext(context);
-  virtual_memory::ForgetReservationsOf(context);
-  for (const auto& device : Devices()) device->DropContext(context);
-}
-
-// How often the application has attached to the context beside its making, after `change`.
-int CountAttached(CUcontext context, int change) {
-  static Mutex mutex;
-  static auto& counts = *new std::map<CUcontext, int>();
-  MutexLock lock(mutex);
-  const int count = counts[context] += change;
-  if (count == 0) counts.erase(context);
-  return count;
-}
-
-// How often the application, or a reservation of the engine's, has retained the primary context, after `change`.
-int CountRetained(CUdevice ordinal, int change) {
-  static Mutex mutex;
-  static auto& counts = *new std::map<CUdevice, int>();
-  MutexLock lock(mutex);
-  int& count = counts[ordinal];
-  count = std::max(0, count + change);
-  return count;
-}
-
-// The device's primary context; null: it is not active. Retaining it shows which of the device's contexts it is.
-CUcontext ActivePrimary(CUdevice ordinal) {
-  RelaxedCapture relaxed;
-  unsigned flags = 0;
-  int active = 0;
-  CUcontext context = nullptr;
-  if (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) != CUDA_SUCCESS || !active ||
-      g_real.cuDevicePrimaryCtxRetain(&context, ordinal) != CUDA_SUCCESS)
-    return nullptr;
-  if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
-  return context;
-}
-
-// `reset`: everything in it is destroyed, however often it is still retained.
-template <typename Destroy>
-CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
-  CUcontext context = nullptr;
-  if (Device* const device = DeviceByOrdinal(ordinal)) {
-    device->ReleasePrimary(reset);
-    context = ActivePrimary(ordinal);
-  }
-  // A green context may outlive the last release, and so may the memory. So evictions and discards are left out then,
-  // but work behind them goes on waiting.
-  if (context && reset) {
-    ContextEnds(context);
-  } else if (context && CountRetained(ordinal, 0) <= 1) {
-    EndTransfersOf(context);
-  }
-  const CUresult result = destroy();
-  if (result == CUDA_SUCCESS && !reset) CountRetained(ordinal, -1);
-  unsigned flags = 0;
-  int active = 1;
-  if (context && result == CUDA_SUCCESS &&
-      (reset || (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && !active))) {
-    ContextGone(context);
-  }
-  return result;
-}
-
 }  // namespace
 
 namespace entry {
@@ -307,112 +205,6 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
   return EndCapture(stream ? stream : CU_STREAM_PER_THREAD, graph,
                     [&] { return g_real.cuStreamEndCapture_ptsz(stream, graph); });
-}
-
-CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
-  const CUresult result = g_real.cuCtxEnablePeerAccess(peer, flags);
-  Device* user = result == CUDA_SUCCESS ? CurrentDevice() : nullptr;
-  if (user && g_real.cuCtxPushCurrent_v2(peer) == CUDA_SUCCESS) {
-    Device* owner = CurrentDevice();
-    CUcontext popped = nullptr;
-    g_real.cuCtxPopCurrent_v2(&popped);
-    if (owner) owner->AddPeer(user->ordinal);
-  }
-  return result;
-}
-CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-  CUcontext context = nullptr;
-  Device* const device = CurrentDevice(&context);
-  const uint64_t each = device && g_real.cuCtxGetLimit ? BytesPerUnit(limit, *device) : 0;
-  if (!each) return g_real.cuCtxSetLimit(limit, value);
-  const auto now = [&] {
-    size_t units = 0;
-    return g_real.cuCtxGetLimit(&units, limit) == CUDA_SUCCESS ? uint64_t{units} : 0;
-  };
-  const uint64_t before = now();
-  uint64_t more = 0;
-  if (value > before && __builtin_mul_overflow(value - before, each, &more)) more = UINT64_MAX;
-  if (more && !device->ReserveUnmanaged(more)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = g_real.cuCtxSetLimit(limit, value);
-  device->NoteLimit(context, static_cast<int64_t>((now() - before) * each), more);  // as the driver rounds it
-  return result;
-}
-
-CUresult cuCtxDestroy_v2(CUcontext context) {
-  ContextEnds(context);
-  const CUresult result = g_real.cuCtxDestroy_v2(context);
-  if (result == CUDA_SUCCESS) ContextGone(context);
-  return result;
-}
-CUresult cuCtxDestroy(CUcontext context) {
-  ContextEnds(context);
-  const CUresult result = g_real.cuCtxDestroy(context);
-  if (result == CUDA_SUCCESS) ContextGone(context);
-  return result;
-}
-// An attached context is destroyed by its last detach.
-CUresult cuCtxAttach(CUcontext* context, unsigned flags) {
-  const CUresult result = g_real.cuCtxAttach(context, flags);
-  if (result == CUDA_SUCCESS && context) CountAttached(*context, 1);
-  return result;
-}
-CUresult cuCtxDetach(CUcontext context) {
-  const bool is_last = CountAttached(context, 0) == 0;
-  if (is_last) ContextEnds(context);
-  const CUresult result = g_real.cuCtxDetach(context);
-  if (result != CUDA_SUCCESS) return result;
-  if (is_last) {
-    ContextGone(context);
-  } else {
-    CountAttached(context, -1);
-  }
-  return result;
-}
-CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
-  const CUresult result = g_real.cuCtxFromGreenCtx(context, green);
-  if (result == CUDA_SUCCESS && context) NoteGreenContext(*context, green);
-  return result;
-}
-CUresult cuGreenCtxDestroy(CUgreenCtx green) {
-  const CUcontext context = ContextOfGreen(green);
-  if (context) {
-    for (const auto& device : Devices()) device->EndGreenContext(context);
-  }
-  // A primary context that nobody retains ends with its last green one.
-  std::map<CUdevice, CUcontext> primaries;
-  for (const auto& device : Devices()) {
-    const CUcontext primary = CountRetained(device->ordinal, 0) == 0 ? ActivePrimary(device->ordinal) : nullptr;
-    if (primary) primaries[device->ordinal] = primary;
-  }
-  for (const auto& [ordinal, primary] : primaries) EndTransfersOf(primary);
-  const CUresult result = g_real.cuGreenCtxDestroy(green);
-  if (result != CUDA_SUCCESS) return result;
-  if (context) {
-    ForgetCapturesOf(context);
-    ForgetGreenContext(green);
-  }
-  for (const auto& [ordinal, primary] : primaries) {
-    if (!ActivePrimary(ordinal)) ContextGone(primary);
-  }
-  return result;
-}
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
-  const CUresult result = g_real.cuDevicePrimaryCtxRetain(context, ordinal);
-  if (result == CUDA_SUCCESS) CountRetained(ordinal, 1);
-  return result;
-}
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
-  // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): the application has found it in this driver
-  return DestroyPrimary(ordinal, false, [&] { return g_real.cuDevicePrimaryCtxRelease_v2(ordinal); });
-}
-CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
-  return DestroyPrimary(ordinal, false, [&] { return g_real.cuDevicePrimaryCtxRelease(ordinal); });
-}
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
-  return DestroyPrimary(ordinal, true, [&] { return g_real.cuDevicePrimaryCtxReset_v2(ordinal); });
-}
-CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
-  return DestroyPrimary(ordinal, true, [&] { return g_real.cuDevicePrimaryCtxReset(ordinal); });
 }
 
 }  // namespace entry
