@@ -122,6 +122,7 @@ std::vector<CardStatus> Node::Cards() const {
     card.lent = c->ledger.lent();
     card.overdue = c->ledger.overdue();
     card.used = c->used;
+    card.cgroup_memory = c->card.cgroup_memory;
     card.numa = c->card.numa;
     card.tokens = c->tokens;
     card.tokens_ns = c->tokens_ns + (c->tokens ? now_ns_ - std::min(now_ns_, c->tokens_since_ns) : 0);

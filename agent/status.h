@@ -17,6 +17,7 @@ namespace sluice::agent {
 struct CardStatus {
   std::string uuid, model;
   uint64_t memory = 0, reserve = 0, guaranteed = 0, lent = 0, overdue = 0, used = 0;
+  uint64_t cgroup_memory = 0;  // Card::cgroup_memory
   int numa = -1;
   uint32_t free_units = 100;
   bool tokens = false;     // launches need them now

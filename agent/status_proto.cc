@@ -84,6 +84,7 @@ void ToProto(const NodeStatus& from, v1::Status* to) {
     gpu->set_lent_bytes(c.lent);
     gpu->set_overdue_bytes(c.overdue);
     gpu->set_used_bytes(c.used);
+    gpu->set_cgroup_bytes(c.cgroup_memory);
   }
   for (const AllocationStatus& a : from.allocations) Put(a, to->add_allocations());
   for (const ForeignProcess& f : from.foreign) {

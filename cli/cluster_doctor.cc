@@ -105,6 +105,7 @@ void ReportNode(const NodeAnswer& a, const std::optional<Offers>& offers, const 
   }
   if (!a.status.config_error().empty())
     report.Bad(who + "its agent refuses its configuration", "kubectl -n " + a.space + " logs " + a.pod + " -c agent");
+  for (const v1::Gpu& gpu : a.status.gpus()) report.Add(JudgeCgroup(who, gpu));
   for (const v1::AllocationStatus& allocation : a.status.allocations()) {
     const std::string name = allocation.namespace_() + "/" + allocation.pod() + "/" + allocation.container();
     if (allocation.hook_state() == "not hooked") {

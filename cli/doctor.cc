@@ -124,6 +124,7 @@ void Agent(const Options& o, Report& report) {
   if (!status.config_error().empty())
     report.Warn("agent: configuration refused: " + status.config_error(),
                 "correct the file; the agent reads it at once");
+  for (const v1::Gpu& gpu : status.gpus()) report.Add(JudgeCgroup("", gpu));
   for (const v1::AllocationStatus& a : status.allocations()) {
     if (a.hook_state() == "not hooked") {
       report.Bad("allocation " + a.id() + ": a process uses the GPU without the hook",

@@ -55,4 +55,12 @@ std::vector<Finding> JudgeSize(const std::string& name, const v1::AllocationStat
   return out;
 }
 
+std::vector<Finding> JudgeCgroup(const std::string& name, const v1::Gpu& gpu) {
+  if (gpu.cgroup_bytes() == 0) return {};
+  return {{Finding::kWarn,
+           name + "GPU " + Printable(gpu.uuid()) + ": the driver limits the agent's cgroup to " +
+               Bytes(gpu.cgroup_bytes()) + " of " + Bytes(gpu.memory_bytes()),
+           "remove the limit of the agent's pod (nvidia-smi memory-limits), and limit users' containers alone"}};
+}
+
 }  // namespace sluice::cli

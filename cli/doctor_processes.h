@@ -1,4 +1,4 @@
-// The findings of `sluice doctor` about hooked processes, from an agent's status.
+// The findings of `sluice doctor` about GPUs and hooked processes, from an agent's status.
 #ifndef SLUICE_CLI_DOCTOR_PROCESSES_H_
 #define SLUICE_CLI_DOCTOR_PROCESSES_H_
 
@@ -17,6 +17,10 @@ std::vector<Finding> JudgeNewerEntries(const std::string& name, const v1::Alloca
 
 // A warning for each GPU of the allocation of which half of its part would do, or of which it needs a quarter more.
 std::vector<Finding> JudgeSize(const std::string& name, const v1::AllocationStatus& allocation);
+
+// A warning where the driver limits the agent's own cgroup on the GPU (driver 615 and later). `name`: how the finding
+// begins.
+std::vector<Finding> JudgeCgroup(const std::string& name, const v1::Gpu& gpu);
 
 }  // namespace sluice::cli
 

@@ -1,4 +1,4 @@
-// Counters of one GPU in the page between hook and agent, where they lie in two parts (sluice/wire.h). Pure,
+// Counters of one GPU in the page between hook and agent, which has two parts for them (sluice/wire.h). Pure,
 // thread-safe.
 #ifndef SLUICE_COMMON_COUNTERS_PAGE_H_
 #define SLUICE_COMMON_COUNTERS_PAGE_H_

@@ -93,6 +93,25 @@ class Checks(unittest.TestCase):
         self.write("webhook/a.cc", "#include <future>\nstd::promise<int> done;  // The promise of a value.\n")
         self.passes("vocabulary.py")
 
+    def test_retired_words_of_the_chart_and_the_simulator(self):
+        self.write("charts/a.json", '{"title": "Called back, not given back"}\n')
+        self.write("simgpu/a.cc", '// Memory that is accessed in place.\nvoid f() { Span(card, "in place"); }\n')
+        self.write("hooklib/a.cc", "// A duplicate leaves for less.\nconstexpr int kSoonMs = 20;\nint leaves = 0;\n")
+        self.finds(
+            ["vocabulary.py"],
+            "charts/a.json:1: 'Called back': reclaim",
+            "simgpu/a.cc:1: 'accessed in place': used remotely",
+            "simgpu/a.cc:2: 'in place': remote access",
+            "hooklib/a.cc:1: 'duplicate leaves'",
+            "hooklib/a.cc:2: 'kSoonMs'",
+            "hooklib/a.cc:3: 'leaves': evictions",
+            "6 retired words",
+        )
+        self.write("charts/a.json", '{"title": "Overdue"}\n')
+        self.write("simgpu/a.cc", "// A library is replaced in place.\n")
+        self.write("hooklib/a.cc", "// It leaves the GPU. It leaves to demand faults the rest.\nint evictions = 0;\n")
+        self.passes("vocabulary.py")
+
     def test_a_wrong_rule_is_named(self):
         with (self.root / "scripts/vocabulary.txt").open("a") as rules:
             rules.write("code  (unclosed  => nothing\n")
@@ -133,8 +152,54 @@ class Checks(unittest.TestCase):
     def test_lines(self):
         self.write("agent/long.cc", "int x;\n" * 401)
         self.write("agent/wide.py", "x = '" + "y" * 130 + "'\n")
+        self.write("test/deviceplugin/main.go", "package main\n" * 401)
         self.write("agent/list.def", "ROW(x)\n" * 500)
-        self.finds(["lines.py"], "agent/long.cc: 401 lines", "agent/wide.py:1: 136 columns", "2 too long")
+        longer = ("agent/long.cc: 401 lines", "test/deviceplugin/main.go: 401 lines")
+        self.finds(["lines.py"], *longer, "agent/wide.py:1: 136 columns", "3 too long")
+
+    def test_stale_pictures(self):
+        table = "| picture | parts |\n|---|---|\n"
+        table += "| `dashboard.png` | GPUs; Lent |\n| `timeline.png` | faults; stream |\n"
+        table += "| `top.svg` | CONTAINER; HOOK |\n| `working-set.png` | Lent |\n"
+        self.write("docs/pictures/README.md", table + "\n## More\n")
+        self.write("docs/pictures/top.svg", '<text x="1">CONTAINER  HOOK</text>\n')
+        self.write("charts/sluice/files/dashboard.json", '{"panels": [{"title": "GPUs"}, {"title": "Lent"}]}\n')
+        views = 'std::string TopText() {\n  Table table({"CONTAINER", ">HOOK"});\n}\n'
+        self.write("cli/views.cc", views)
+        span = 'void f() { timeline_.Span(card, "faults", "fault", t); }\n'
+        self.write("simgpu/core/a.cc", span)
+        self.passes("picture_parts.py")
+        self.write("charts/sluice/files/dashboard.json", '{"panels": [{"title": "GPUs"}, {"title": "Overdue"}]}\n')
+        self.write("cli/views.cc", views.replace('">HOOK"', '">HOOK", ">PEAK"'))
+        self.write("simgpu/core/a.cc", span.replace("faults", "remote"))
+        self.finds(
+            ["picture_parts.py"],
+            "dashboard.png lacks ['Overdue'] and has the retired ['Lent']",
+            "top.svg lacks ['PEAK']",
+            "top.svg: it shows the columns CONTAINER HOOK",
+            "working-set.png has the retired 'Lent'",
+            "timeline.png has the retired 'faults'",
+            "5 faults",
+        )
+
+    def test_subjects_of_commits(self):
+        def commit(subject):
+            run = ["git", "-C", self.root, "-c", "user.name=a", "-c", "user.email=a@b"]
+            subprocess.run([*run, "commit", "-q", "--allow-empty", "-m", subject, "-m", "Why."], check=True)
+            return subprocess.check_output([*run, "rev-parse", "HEAD"], text=True).strip()
+
+        first, fine = commit("w" * 73), commit("ü" * 72)
+        long = commit("Evict " * 13)
+        self.passes("subjects.py", f"{first}..{fine}")
+        self.finds(["subjects.py", f"{first}..{long}"], "77 characters; 1 to 72", "2 commits, 1 faults")
+        self.passes("subjects.py", f"{'0' * 40}..{fine}")  # a new branch
+        self.finds(["subjects.py", f"{'0' * 40}..{long}"], "1 commits, 1 faults")
+        self.write("message", "x" * 73 + "\n\nWhy.\n")
+        self.finds(["subjects.py", "--message", "message"], "the message: 73 characters")
+        self.write("message", "\nWhy.\n")
+        self.finds(["subjects.py", "--message", "message"], "the message: 0 characters")
+        self.write("message", "Evict chunks\n\n" + "why " * 30)
+        self.passes("subjects.py", "--message", "message")
 
     def test_lengths_of_documents(self):
         self.write("README.md", "line\n" * 121)

@@ -3,8 +3,8 @@
 No source of more than 400 lines, no Python line of more than 120 columns, no README.md of the root and no design note
 of more than 120 lines, no glossary of more than 60 terms or with a term without a source.
 
-A longer file is split along a seam of its contents. Lists (*.def), documents, Go programs of the tests, generated and
-third-party files may be longer. clang-format keeps C++ within the columns.
+A longer file is split along a seam of its contents. Lists (*.def), documents, generated and third-party files may
+be longer. clang-format keeps C++ within the columns.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ COLUMNS = 120
 PAGE_LINES = 120
 PAGES = re.compile(r"README\.md|docs/design/.*\.md")
 GLOSSARY, TERMS = pathlib.Path("docs/reference/glossary.md"), 60
-SUFFIXES = {".c", ".cc", ".cu", ".h", ".py", ".sh"}
+SUFFIXES = {".c", ".cc", ".cu", ".go", ".h", ".py", ".sh"}
 EXEMPT = re.compile(r"proto/kubelet/|.*/(golden|corpus)/")
 GENERATED = re.compile(r"\b(?:generated|made) by\b.{0,80}\b(?:do not edit|by hand)\b", re.I)
 

@@ -3,8 +3,8 @@
 In hooklib/policy, hooklib/engine and hooklib/memory no header has more than 150 lines, and no class more than 25 public
 functions: a header is split by responsibility, a class into parts that know their own state. A base class counts
 without those that it derives from. Constructors, destructors and operators do not count, overloads count each.
-A chunk has at most so many fields of its own and flags among them, which may only fall: what one policy needs lies in
-that policy's own table, and where a chunk is in ChunkState.
+A chunk has at most so many fields of its own and flags among them, which may only fall. The needs of one policy are in
+that policy's own table, and the place of a chunk is in ChunkState.
 --list prints the longest headers and the largest classes instead.
 """
 

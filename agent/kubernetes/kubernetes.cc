@@ -16,8 +16,8 @@
 namespace sluice::agent {
 namespace {
 
-constexpr int kSoonMs = 20;
-constexpr int kAgainMs = 1000;
+constexpr int kReconcileDelayMs = 20;
+constexpr int kAnnotateAgainDelayMs = 1000;
 constexpr int kReconcileMs = 1000;  // for changes without inotify: a folder made later, an allocation without a name
 constexpr size_t kMaxUnnamed = 200;
 constexpr const char* kPluginState =
@@ -206,7 +206,7 @@ void Kubernetes::ReconcilePeriodically() {
 void Kubernetes::ReconcileSoon() {
   if (soon_) return;
   soon_ = true;
-  loop_->After(kSoonMs, [this, alive = alive_] {
+  loop_->After(kReconcileDelayMs, [this, alive = alive_] {
     if (!*alive) return;
     soon_ = false;
     Reconcile();
@@ -264,7 +264,7 @@ void Kubernetes::Annotate() { outbox_->Annotate(annotation_ + (spaced_ ? " " : "
 // have shown the change yet, and a pod that is refused then waits for the next change, for minutes. So the same value
 // is written once more.
 void Kubernetes::AnnotateAgain() {
-  loop_->After(kAgainMs, [this, alive = alive_, number = ++changes_] {
+  loop_->After(kAnnotateAgainDelayMs, [this, alive = alive_, number = ++changes_] {
     if (!*alive || number != changes_ || annotation_.empty()) return;
     spaced_ = !spaced_;
     Annotate();

@@ -140,7 +140,7 @@ absl::Status Preparer::AwaitAgent(const PreparedClaim& claim, Clock::time_point 
   if (claim.share.cards.empty()) return absl::OkStatus();  // for monitoring: not held to a budget
   // The agent needs some milliseconds at most, unless it is down.
   constexpr std::chrono::microseconds kStep(250), kMaxStep(100'000);
-  constexpr std::chrono::milliseconds kSoon(30);
+  constexpr std::chrono::milliseconds kConstantStepPeriod(30);
   const auto began = Clock::now();
   auto pause = kStep;
   while (true) {
@@ -148,7 +148,7 @@ absl::Status Preparer::AwaitAgent(const PreparedClaim& claim, Clock::time_point 
     if (!absl::IsUnavailable(status)) return status;
     if (Clock::now() + pause > until) return Refusal("agent", std::string(status.message()));
     std::this_thread::sleep_for(pause);
-    if (Clock::now() > began + kSoon) pause = std::min(pause * 2, kMaxStep);
+    if (Clock::now() > began + kConstantStepPeriod) pause = std::min(pause * 2, kMaxStep);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "questions_barriers.h"
 #include "questions_ipc.h"
 #include "questions_order.h"
+#include "questions_pools.h"
 
 namespace {
 
@@ -357,6 +358,7 @@ int main(int argc, char** argv) {
   AskOfOrder();
   AskOfBarriers();
   AskOfIpc();
+  AskOfPools();
   for (const char* kind :
        {"neighbour", "gap", "end", "managed_neighbour", "managed_gap", "pool_neighbour", "pool_gap", "vmm_end"})
     for (const Call& call : kCalls) Ask(std::string("past.") + kind + "." + call.name, [&] { PastTheEnd(kind, call); });

@@ -35,6 +35,7 @@ CUresult CUDAAPI cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr s
 CUresult CUDAAPI cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags, CUstream hStream);
 CUresult CUDAAPI cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags,
                                                     CUstream hStream);
+CUresult CUDAAPI cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams* nodeParams);
 }
 #endif
 
@@ -85,13 +86,15 @@ inline constexpr int kRdmaOfLocalizedMemory = 161;         // ..._GPU_DIRECT_RDM
 inline constexpr int kLocationOfLocalityDomain = 6;        // CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN
 inline constexpr int kStreamOperationAtomicReduction = 8;  // CU_STREAM_MEM_OP_ATOMIC_REDUCTION
 inline constexpr size_t kAtomicReductionAddress = 2;       // its address: the index in CUstreamBatchMemOpParams::pad
-inline constexpr int kGraphNodeMemcpyBatch = 14;           // CU_GRAPH_NODE_TYPE_MEMCPY_BATCH, and newer kinds above it
+inline constexpr auto kMaxPoolSize = static_cast<CUmemPool_attribute>(13);  // CU_MEMPOOL_ATTR_MAX_POOL_SIZE
+inline constexpr int kGraphNodeMemcpyBatch = 14;  // CU_GRAPH_NODE_TYPE_MEMCPY_BATCH, and newer kinds above it
 #if CUDA_VERSION >= 13050
 static_assert(kDmaBufMmapSupported == CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED &&
               kRdmaOfLocalizedMemory == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED &&
               kLocationOfLocalityDomain == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN &&
               kStreamOperationAtomicReduction == CU_STREAM_MEM_OP_ATOMIC_REDUCTION &&
               kAtomicReductionAddress * 8 == offsetof(CUstreamBatchMemOpParams, atomicReduction.address) &&
+              kMaxPoolSize == CU_MEMPOOL_ATTR_MAX_POOL_SIZE &&
               kGraphNodeMemcpyBatch == CU_GRAPH_NODE_TYPE_MEMCPY_BATCH);
 #endif
 

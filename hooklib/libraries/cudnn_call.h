@@ -1,6 +1,6 @@
-// cuDNN's legacy calls. Descriptors are read back by the library's own getters at the call, so a description sees what
-// the library itself sees. There is one description for each SLUICE_CUDNN row of hooks.def, named as the call and with
-// its arguments: cudnn_layers.cc, cudnn_norms.cc, cudnn_attention.cc.
+// cuDNN's legacy calls. Descriptors are read back by the library's own getters at the call, so a description sees the
+// same values as the library. There is one description for each SLUICE_CUDNN row of hooks.def, named as the call and
+// with its arguments: cudnn_layers.cc, cudnn_norms.cc, cudnn_attention.cc.
 #ifndef SLUICE_HOOKLIB_LIBRARIES_CUDNN_CALL_H_
 #define SLUICE_HOOKLIB_LIBRARIES_CUDNN_CALL_H_
 

@@ -1,5 +1,5 @@
-// Residency holds the resident chunks of one device to their capacity, and plans before each launch what is fetched and
-// evicted.
+// Residency holds the resident chunks of one device to their capacity, and plans fetches and evictions before each
+// launch.
 //
 // It only decides; the engine executes the plans (plan.h). Rules:
 //  - A victim is finished, or was used earlier in the stream that needs the room.
@@ -69,7 +69,8 @@ class Residency : public RemoteAccess {
   void ForgetStream(StreamId stream);
   // Launches were not looked at until now: any resident chunk may be in use, and may have been written.
   void NoteUnseenUse();
-  // The parts of the range that something may have written since it became live.
+  // The parts of the range with contents that may matter: all but discarded ones. Work may have written any of them by
+  // a table of pointers.
   std::vector<Extent> WrittenParts(Extent range);
 
   // --- beside the launches (rebalance.cc); `queue` is a stream of the engine's own ---

@@ -5,7 +5,7 @@
 
 #include "../core/identity.h"
 #include "../core/misuse.h"
-#include "call.h"
+#include "graph_ops.h"
 
 using simgpu::TheDriver;
 
@@ -145,6 +145,7 @@ ENTRY(cuStreamEndCapture, _ptsz, (CUstream s, CUgraph* out), (s, out)) {
   }
   TheDriver().captures.erase(c);
   if (c->invalidated || unjoined) {
+    simgpu::DropKept(c->graph);
     delete c->graph;
     return c->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
   }

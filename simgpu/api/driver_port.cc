@@ -102,8 +102,10 @@ int Control(int descriptor, unsigned long request, void* argument) {
   return Sim().uvm_tools().Control(descriptor, request, argument);
 }
 
+void WatchLocks(int (*held)()) { simgpu::Simulator::locks_held = held; }
+
 constexpr sluice_driver_port_table kTable = {SLUICE_DRIVER_PORT_VERSION, simgpu::UvmTools::Open, Control,
-                                             simgpu::EvictByThreads};
+                                             simgpu::EvictByThreads, WatchLocks};
 
 }  // namespace
 

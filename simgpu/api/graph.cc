@@ -59,6 +59,7 @@ CUresult cuGraphCreate(CUgraph* out, unsigned int flags) {
 CUresult cuGraphDestroy(CUgraph g) {
   BEGIN(1000);
   NEED_ARG(ValidGraph(g));
+  simgpu::DropKept(g);
   g->magic = kDead;
   g->nodes.clear();
   return CUDA_SUCCESS;
@@ -209,6 +210,7 @@ CUresult cuGraphAddDependencies_v2(CUgraph g, const CUgraphNode* from, const CUg
 CUresult cuGraphDestroyNode(CUgraphNode n) {
   BEGIN(1000);
   NEED_ARG(n != nullptr && ValidGraph(n->graph));
+  simgpu::DropKept(*n);
   auto& nodes = n->graph->nodes;
   for (auto& other : nodes) {
     other->after.erase(std::remove(other->after.begin(), other->after.end(), n), other->after.end());
@@ -347,6 +349,12 @@ CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode n, const CUDA_BATCH_MEM_OP_N
   BEGIN(1000);
   NEED_ARG(n != nullptr && p != nullptr && n->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
   return simgpu::SetValues(n, *p);
+}
+CUresult cuGraphNodeSetParams(CUgraphNode n, CUgraphNodeParams* p) {
+  BEGIN(1000);
+  NEED_ARG(n != nullptr && p != nullptr && n->type == p->type);
+  NEED(n->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, CUDA_ERROR_NOT_SUPPORTED);
+  return simgpu::SetValues(n, {p->memOp.ctx, p->memOp.count, p->memOp.paramArray, p->memOp.flags});
 }
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode n, CUgraph* out) {
   BEGIN(200);

@@ -39,6 +39,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph g, unsigned long 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
   BEGIN_UNSAFE(5000);
   NEED_ARG(ValidExec(exec));
+  simgpu::DropKept(exec->graph.get());
   exec->magic = kDead;
   exec->graph.reset();
   exec->order.clear();
@@ -90,6 +91,7 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode n, CUg
   CUgraphNode mine = InExec(exec, n);
   NEED_ARG(mine != nullptr && mine->child != nullptr && ValidGraph(child));
   NEED(child->nodes.size() == mine->child->nodes.size(), CUDA_ERROR_INVALID_VALUE);
+  simgpu::DropKept(mine->child);
   std::map<CUgraphNode, CUgraphNode> map;
   mine->child = simgpu::CloneGraph(child, &map).release();
   return CUDA_SUCCESS;
@@ -112,6 +114,10 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode n, CUgraphNodePa
     }
     case CU_GRAPH_NODE_TYPE_GRAPH:
       return cuGraphExecChildGraphNodeSetParams(exec, n, p->graph.graph);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
+      const CUDA_BATCH_MEM_OP_NODE_PARAMS v = {p->memOp.ctx, p->memOp.count, p->memOp.paramArray, p->memOp.flags};
+      return cuGraphExecBatchMemOpNodeSetParams(exec, n, &v);
+    }
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -159,6 +165,7 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph g, CUgraphExecUpdateResu
   }
   CUgraphExec fresh = nullptr;
   if (const CUresult r = Instantiate(&fresh, g, exec->flags); r != CUDA_SUCCESS) return r;
+  simgpu::DropKept(exec->graph.get());
   exec->graph = std::move(fresh->graph);
   exec->order = std::move(fresh->order);
   for (const auto& [n, copy] : fresh->node) exec->node[n] = copy;
@@ -203,5 +210,7 @@ ENTRY(cuGraphLaunch, _ptsz, (CUgraphExec exec, CUstream s), (exec, s)) {
   }
   simgpu::AssignConditions(exec->graph.get());
   simgpu::RunNodes(call, exec->order, stream);
+  if (simgpu::Op* const op = simgpu::KeepWhileRunning(exec->graph.get()); op != nullptr)
+    Sim().Submit(call.lock, stream->sim, op);
   return CUDA_SUCCESS;
 }

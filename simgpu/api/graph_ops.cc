@@ -90,6 +90,7 @@ std::unique_ptr<CUgraph_st> CloneGraph(CUgraph g, std::map<CUgraphNode, CUgraphN
   for (auto& n : copy->nodes) {
     for (CUgraphNode& d : n->after) d = (*map)[d];
   }
+  CopyKept(g, copy.get());
   return copy;
 }
 

@@ -26,6 +26,12 @@ CUresult SetMemset(CUgraphNode n, const CUDA_MEMSET_NODE_PARAMS& p);
 CUresult SetHost(CUgraphNode n, const CUDA_HOST_NODE_PARAMS& p);
 CUresult SetValues(CUgraphNode n, const CUDA_BATCH_MEM_OP_NODE_PARAMS& p);
 
+// user_object.cc: references of graphs.
+void CopyKept(CUgraph from, CUgraph to);
+void DropKept(const CUgraphNode_st& node);
+void DropKept(CUgraph g);
+Op* KeepWhileRunning(CUgraph g);  // null: it holds none. To be queued behind the launch
+
 // conditional.cc
 CUresult SetConditional(CUgraphNode n, CUDA_CONDITIONAL_NODE_PARAMS* p);  // with empty bodies
 bool HasConditional(CUgraph g);    // such a graph can be neither cloned nor a child

@@ -25,6 +25,7 @@ enum SimMagic : uint32_t {
   kKernelMagic,
   kGraphMagic,
   kPoolMagic,
+  kUserObjectMagic,
   kOrphanMagic,  // a stream whose green context was destroyed
 };
 
@@ -213,8 +214,17 @@ struct CUgraphNode_st {
   uint64_t id = 0;
 };
 
+struct CUuserObject_st {
+  uint32_t magic = kUserObjectMagic;
+  CUhostFn destroy = nullptr;
+  void* data = nullptr;
+  uint64_t references = 0;
+};
+using SimKept = std::map<CUuserObject, unsigned>;  // references by object
+
 struct CUgraph_st {
   uint32_t magic = kGraphMagic;
+  SimKept kept;
   std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
   bool owned_by_node = false;
 };

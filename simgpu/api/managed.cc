@@ -90,7 +90,7 @@ CUresult Prefetch(simgpu::Call& call, CUstream stream, OpKind kind, std::vector<
   Sim().Submit(call.lock, stream->sim, op);
   if (deferred) return CUDA_SUCCESS;
   if (fence != nullptr) {
-    Sim().WaitFence(call.lock, fence, "a prefetch to the host");
+    Sim().WaitFence(call.lock, fence, "a prefetch to the host", true);
   } else if (kind == OpKind::kPrefetch) {
     thread.now += static_cast<int64_t>(in_time * 0.5 + host_share);
   }

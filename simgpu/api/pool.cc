@@ -39,6 +39,9 @@ CUmemoryPool CurrentPool(int card) {
 
 CUresult Take(CUmemoryPool pool, size_t bytes, CUdeviceptr* out) {
   const uint64_t size = (bytes + 511) / 512 * 512;
+  constexpr uint64_t kUnit = 2 << 20;  // the manual does not say how a pool's largest size is rounded
+  const uint64_t most = (pool->props.maxSize + kUnit - 1) / kUnit * kUnit;
+  NEED(most == 0 || (pool->reserved <= most && size <= most - pool->reserved), CUDA_ERROR_OUT_OF_MEMORY);
   if (!Sim().TakeUnmanaged(pool->card, size)) return CUDA_ERROR_OUT_OF_MEMORY;
   const uint64_t address = Sim().memory().Reserve(size, 512);
   if (address == 0) {
@@ -217,7 +220,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
   const bool is_managed = props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
   const bool has_device = props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   NEED(is_managed || (props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED && has_device), CUDA_ERROR_NOT_SUPPORTED);
-  NEED_ARG(!is_managed || (props->handleTypes == CU_MEM_HANDLE_TYPE_NONE && props->usage == 0));
+  NEED_ARG(!is_managed || (props->handleTypes == CU_MEM_HANDLE_TYPE_NONE && props->usage == 0 && props->maxSize == 0));
   int card = 0;
   NEED(!has_device || simgpu::CardOf(props->location.id, &card), CUDA_ERROR_INVALID_DEVICE);
   auto* p = new CUmemPoolHandle_st;

@@ -70,7 +70,7 @@ int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate
   return end;
 }
 
-int64_t Simulator::AccessInPlace(int card, const Op& op, int64_t t) {
+int64_t Simulator::AccessRemotely(int card, const Op& op, int64_t t) {
   const uint64_t in = op.remote_in, out = op.remote_out;
   if (in + out == 0) return t;
   SharedState::Lock lock(state_);
@@ -80,7 +80,7 @@ int64_t Simulator::AccessInPlace(int card, const Op& op, int64_t t) {
   if (in != 0) end = std::max(end, Transfer(card, kRemoteIn, in, static_cast<double>(in) / ns, t));
   if (out != 0) end = std::max(end, Transfer(card, kRemoteOut, out, static_cast<double>(out) / ns, t));
   figures_[card].remote += in + out;
-  timeline_.Span(card, "in place", "remote", t, end, in + out);
+  timeline_.Span(card, "remote access", "remote", t, end, in + out);
   return end;
 }
 
@@ -182,7 +182,7 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
 }
 
 // A kernel that reads its operands several times reads them over the link as often, since nothing caches them.
-void Simulator::NoteInPlace(Op* op, const Touch& touch, uint64_t bytes) const {
+void Simulator::NoteRemote(Op* op, const Touch& touch, uint64_t bytes) const {
   const double passes = std::max<uint32_t>(1, touch.access >> 8) *
                         (op->kind_of_kernel == SIMGPU_CONVOLUTION ? profile_.filter_rereads : 1);
   if ((touch.access & 1) != 0) op->remote_in += static_cast<uint64_t>(static_cast<double>(bytes) * passes);
@@ -200,7 +200,7 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
       if (a == nullptr) break;  // reported by CheckMapped
       const uint64_t stop = std::min(touch.address + touch.length, a->base + a->size);
       if (a->kind != MemoryKind::kManaged) {
-        if (a->host_located) NoteInPlace(op, touch, stop - address);
+        if (a->host_located) NoteRemote(op, touch, stop - address);
         op->offset = stop - touch.address;
         continue;
       }
@@ -229,7 +229,7 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
       if (((b->accessed_by & bit) != 0 || stays) && ((missing & elsewhere) == missing || stays)) {
         b->host |= missing & ~elsewhere;
         const uint64_t until = std::min(stop, part.address + part.block_bytes);
-        NoteInPlace(op, touch, std::min(until - address, BytesOf(missing, part.block_bytes)));
+        NoteRemote(op, touch, std::min(until - address, BytesOf(missing, part.block_bytes)));
         op->offset = next;
         continue;
       }
@@ -250,7 +250,7 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
       const int64_t done = MoveIn(card, part, wanted, rate, keep_host, t, true);
       if (done < 0) {
         // Nothing on the GPU can be evicted: the access goes over the link.
-        NoteInPlace(op, touch, BytesOf(missing, part.block_bytes));
+        NoteRemote(op, touch, BytesOf(missing, part.block_bytes));
         op->offset = next;
         continue;
       }

@@ -4,6 +4,7 @@
 #ifndef SIMGPU_CORE_SIMULATOR_H_
 #define SIMGPU_CORE_SIMULATOR_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -77,7 +78,11 @@ class Simulator {
   // Processes everything due up to the calling thread's time.
   void CatchUp(Lock& lock);
   // The calling thread waits. A wait that cannot end is misuse.
-  void WaitFence(Lock& lock, const FencePtr& fence, const char* what);
+  // `is_transfer`: for a transfer that no work holds back.
+  void WaitFence(Lock& lock, const FencePtr& fence, const char* what, bool is_transfer = false);
+  // How many locks the hook holds in this thread. A wait for work that it makes with one is misuse. Null: it does not
+  // tell.
+  static inline std::atomic<int (*)()> locks_held{nullptr};
   void WaitStream(Lock& lock, Stream* s, const char* what);
   void WaitContext(Lock& lock, const void* context, int card, const char* what);  // nullptr: all of the card
   bool AnyBusy(const void* context, int card) const;
@@ -159,8 +164,8 @@ class Simulator {
   int64_t MakeRoom(int card, uint64_t bytes, int64_t t, bool* room);
   int64_t Transfer(int card, Server server, uint64_t bytes, double rate, int64_t t, bool faults = false,
                    bool requests = false);
-  int64_t AccessInPlace(int card, const Op& op, int64_t t);
-  void NoteInPlace(Op* op, const Touch& touch, uint64_t bytes) const;
+  int64_t AccessRemotely(int card, const Op& op, int64_t t);
+  void NoteRemote(Op* op, const Touch& touch, uint64_t bytes) const;
   int64_t Collapse(int card, const Op& op);
   int64_t TakeCompute(int card, int64_t t, int64_t duration);
   void NotePeak(int card);
@@ -179,7 +184,8 @@ class Simulator {
   void CopyRow(Stream* s, const Op& op, uint64_t dst, uint64_t src, uint64_t row, uint64_t length, int64_t t,
                int64_t end);
 
-  void WaitUntilDone(Lock& lock, const char* what, bool (*done)(const void*), const void* argument);
+  void WaitUntilDone(Lock& lock, const char* what, bool (*done)(const void*), const void* argument,
+                     bool is_transfer = false);
   void ReportDeadlock(const char* what);
   bool RecheckPolls();
   bool CallbackBars(int64_t time) const;

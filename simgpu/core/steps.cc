@@ -58,7 +58,7 @@ Simulator::Result Simulator::StepKernel(Stream* s, Op* op, int64_t t) {
   }
   const int64_t start = TakeCompute(s->card, t, op->duration);
   end = start + op->duration;
-  end = std::max(end, AccessInPlace(s->card, *op, start)) + Collapse(s->card, *op);
+  end = std::max(end, AccessRemotely(s->card, *op, start)) + Collapse(s->card, *op);
   ++f.launches;
   f.kernel_ns += static_cast<uint64_t>(op->duration);
   f.stall_ns += static_cast<uint64_t>(t - op->began);
@@ -114,7 +114,7 @@ Simulator::Result Simulator::StepCopy(Stream* s, Op* op, int64_t t) {
     (in ? f.copy_in : f.copy_out) += bytes;
     timeline_.Span(s->card, in ? "copy in" : "copy out", "copy", t, end, bytes);
   }
-  end = std::max(end, AccessInPlace(s->card, *op, t)) + Collapse(s->card, *op);
+  end = std::max(end, AccessRemotely(s->card, *op, t)) + Collapse(s->card, *op);
   CopyContents(s, op, t, end);
   if (!polling_.empty()) RecheckPolls();
   return {State::kDone, end};
@@ -131,7 +131,7 @@ Simulator::Result Simulator::StepMemset(Stream* s, Op* op, int64_t t) {
   const MemsetWork& m = op->set;
   const int64_t length = Nanoseconds(m.width * m.height, profile_.device_copy_gbps) + 1000;
   const int64_t start = TakeCompute(s->card, t, length);
-  end = std::max(start + length, AccessInPlace(s->card, *op, start)) + Collapse(s->card, *op);
+  end = std::max(start + length, AccessRemotely(s->card, *op, start)) + Collapse(s->card, *op);
   for (uint64_t row = 0; row < m.height; ++row) {
     Segment contents;
     contents.kind = Segment::kFill;

@@ -10,7 +10,18 @@
 
 namespace simgpu {
 
-void Simulator::WaitUntilDone(Lock& lock, const char* what, bool (*done)(const void*), const void* argument) {
+namespace {
+
+void CheckLocks(const char* what) {
+  int (*const held)() = Simulator::locks_held.load(std::memory_order_relaxed);
+  if (held == nullptr || held() == 0) return;
+  Misuse(std::string("the host waits for ") + what + " while the hook holds a lock, for which other threads wait");
+}
+
+}  // namespace
+
+void Simulator::WaitUntilDone(Lock& lock, const char* what, bool (*done)(const void*), const void* argument,
+                              bool is_transfer) {
   using Clock = std::chrono::steady_clock;
   static const int64_t patience_ms = [] {
     const char* text = std::getenv("SIMGPU_DEADLOCK_MS");
@@ -18,6 +29,7 @@ void Simulator::WaitUntilDone(Lock& lock, const char* what, bool (*done)(const v
   }();
   Clock::time_point stuck_since{};
   Clock::time_point callback_since{};
+  if (!is_transfer && !done(argument)) CheckLocks(what);
   while (!done(argument)) {
     if (Paced() && !due_.empty() && due_.top().time > PacedNow()) {
       const int64_t pause = std::min<int64_t>(due_.top().time - PacedNow(), 200'000);
@@ -85,8 +97,8 @@ void Simulator::ReportDeadlock(const char* what) {
   std::_Exit(87);
 }
 
-void Simulator::WaitFence(Lock& lock, const FencePtr& fence, const char* what) {
-  WaitUntilDone(lock, what, [](const void* f) { return static_cast<const Fence*>(f)->done; }, fence.get());
+void Simulator::WaitFence(Lock& lock, const FencePtr& fence, const char* what, bool is_transfer) {
+  WaitUntilDone(lock, what, [](const void* f) { return static_cast<const Fence*>(f)->done; }, fence.get(), is_transfer);
   ThisThread().now = std::max(ThisThread().now, fence->time);
   if (state_.shared()) state_.Publish(ThisThread().now);
 }
@@ -113,7 +125,7 @@ void Simulator::Request(Lock& lock, int card, Op* op) {
   const FencePtr over = op->fence;
   ++own->pending_prefetches;
   Submit(lock, own, op);
-  WaitFence(lock, over, "its own request");
+  WaitFence(lock, over, "its own request", true);
 }
 
 void Simulator::WaitForEvictions(Lock& lock) {
@@ -124,7 +136,7 @@ void Simulator::WaitForEvictions(Lock& lock) {
         op->ranges[0].target != kHostCard)
       continue;
     if (op->fence == nullptr) op->fence = std::make_shared<Fence>();
-    WaitFence(lock, FencePtr(op->fence), "an eviction in flight");
+    WaitFence(lock, FencePtr(op->fence), "an eviction in flight", true);
   }
 }
 

@@ -1,4 +1,4 @@
-// Advice on managed memory: read-mostly duplicates, access in place, preferred locations.
+// Advice on managed memory: read-mostly duplicates, remote access, preferred locations.
 #include <vector>
 
 #include "timing.h"

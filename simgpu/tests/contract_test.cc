@@ -3,6 +3,7 @@
 #include "contract.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <vector>
@@ -247,6 +248,53 @@ TEST_CASE("pools allocate and free in stream order, and count bytes") {
   YES(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
   CHECK(used == 0);
   YES(cuStreamDestroy(s));
+}
+
+TEST_CASE("a pool has a largest size") {
+  Context c;
+  CUstream s = nullptr;
+  YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CUmemPoolProps kind{};
+  kind.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  kind.maxSize = 64 << 20;
+  CUmemoryPool pool = nullptr;
+  YES(cuMemPoolCreate(&pool, &kind));
+  CUdeviceptr first = 0, second = 0;
+  YES(cuMemAllocFromPoolAsync(&first, 48 << 20, pool, s));
+  CHECK(cuMemAllocFromPoolAsync(&second, 48 << 20, pool, s) == CUDA_ERROR_OUT_OF_MEMORY);
+  YES(cuMemFreeAsync(first, s));
+  YES(cuStreamSynchronize(s));
+  YES(cuMemAllocFromPoolAsync(&second, 48 << 20, pool, s));
+  YES(cuMemFreeAsync(second, s));
+  YES(cuStreamSynchronize(s));
+  YES(cuMemPoolDestroy(pool));
+}
+
+TEST_CASE("a user object ends with the last graph that has it") {
+  Context c;
+  CUstream s = nullptr;
+  YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  static int ended;
+  ended = 0;
+  CUuserObject object = nullptr;
+  CUgraph graph = nullptr, outer = nullptr;
+  CUgraphNode node = nullptr;
+  CUgraphExec exec = nullptr;
+  YES(cuUserObjectCreate(&object, nullptr, [](void*) { ++ended; }, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  YES(cuGraphCreate(&graph, 0));
+  YES(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+  YES(cuGraphCreate(&outer, 0));
+  YES(cuGraphAddChildGraphNode(&node, outer, nullptr, 0, graph));
+  YES(cuGraphDestroy(graph));
+  YES(cuGraphInstantiate(&exec, outer, 0));
+  YES(cuGraphDestroy(outer));
+  CHECK(ended == 0);
+  YES(cuGraphLaunch(exec, s));
+  YES(cuGraphExecDestroy(exec));
+  YES(cuStreamSynchronize(s));
+  for (int i = 0; i < 1000 && ended == 0; ++i) usleep(1000);  // a real driver ends it on a thread of its own
+  CHECK(ended == 1);
 }
 
 TEST_CASE("a thousand contexts release all their objects") {

@@ -316,6 +316,15 @@ def doctor_names_functions_newer_than_the_hook(a):
     wait_for("nothing to find of processes that ended", lambda: not findings())
 
 
+@test(env={"FAKE_NVML_CGROUP_BYTES": str(4 << 30)})
+def doctor_names_a_limit_of_the_agents_own_cgroup(a):
+    lines = a.cli("doctor", check=False).stdout.split("\n")
+    at = [i for i, line in enumerate(lines) if "cgroup" in line and line.startswith("warn")]
+    assert len(at) == 1, lines
+    assert lines[at[0]] == f"warn  GPU {UUID % 0}: the driver limits the agent's cgroup to 4.0 GiB of 8.0 GiB", lines
+    assert lines[at[0] + 1].startswith("      fix: remove the limit of the agent's pod"), lines
+
+
 @test(gpus=2)
 def a_fraction_of_each_of_several_gpus(a):
     a.needs_hook()

@@ -51,7 +51,7 @@ TEST_CASE("processes that attached before the holder was known are refused once 
   CHECK(w.node.Status().allocations[0].hook_state == "attached");
 }
 
-TEST_CASE("a process id that the process itself tells is not believed") {
+TEST_CASE("a process id that the process itself reports is not trusted") {
   World w;
   w.Allocate("x", 50);
   w.node.Opened(1, "x", 0, &w.pages[1], w.now);

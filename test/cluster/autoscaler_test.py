@@ -313,7 +313,7 @@ class ClusterAutoscaler(Rig):
             self.autoscale()
 
     def test_no_node_while_the_sum_suffices(self):
-        # It believes that the pod fits on the real node, and has no word for it.
+        # By its count the pod fits on the real node, so it reports nothing.
         self.fits_no_card()
         end = time.monotonic() + 25
         while time.monotonic() < end:

@@ -247,7 +247,7 @@ class Claims(Annotations, Places, unittest.TestCase):
         self.assertIn("agent.sock", self.inside("survivor", "ls", "/opt/sluice/run"))
 
     def test_many_claims(self):
-        """Claims of random sizes come and go, ten at a time; the driver, or kubelet, is killed after each fifty."""
+        """Random claims are created and deleted, ten at a time; driver or kubelet is killed after each fifty."""
         chance = random.Random(int(os.environ.get("SEED", "1")))
         sizes = {"s": "1Gi", "m": "8Gi", "l": "30Gi"}
         self.create(*(claim_template(k, v, "2") for k, v in sizes.items()))

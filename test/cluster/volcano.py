@@ -15,7 +15,7 @@ import yaml
 
 UNITS = "sluice.dev/gpu-percent"
 PROGRAMS = ("vc-scheduler", "vc-controller-manager")
-# Volcano's own default, with the actions that evict. Without `enqueue`: it holds back Jobs for which the queue's sum
+# Volcano's own default, with the actions that evict. Without `enqueue`: it keeps Jobs pending for which the queue's sum
 # does not suffice, before there is a pod that others could be evicted for.
 ACTIONS = "allocate, preempt, reclaim, backfill"
 TIERS = [

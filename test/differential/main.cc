@@ -37,7 +37,7 @@ int Usage(const std::string& wrong) {
   std::fprintf(stderr,
                "differential: %s\nusage: differential run FIRST LAST | print SEED | count SEED, with [--ops N] [--drop "
                "I,J] [--gpus N] "
-               "[--green] [--discard] [--textures] [--forms 4] [--waits] [--text] [--seconds N] [--until SECONDS]\n",
+               "[--green] [--discard] [--textures] [--forms 5] [--waits] [--text] [--seconds N] [--until SECONDS]\n",
                wrong.c_str());
   return 2;
 }

@@ -12,6 +12,7 @@ World::World(const Target& target)
       graphs(kMaxGraphs),
       pools(kMaxPools, -1),
       target_(target),
+      gates_(kMaxContexts),
       events_(kMaxContexts),
       unpacks_(kMaxPools) {
   std::fill(current_, current_ + kMaxThreads, -1);
@@ -83,9 +84,10 @@ void World::Use(int thread, int context) {
   Emit(kSetCurrent, thread, {context});
 }
 
-int World::NewLine(int stream) {
+int World::NewLine(int stream, int context) {
   lines_.push_back({});
   lines_.back().stream = stream;
+  lines_.back().clock = gates_[context];
   return static_cast<int>(lines_.size()) - 1;
 }
 
@@ -96,7 +98,7 @@ int World::LegacyStream(int context) {
   }
   Stream made{true, false, 0, context, -1, -1, -1};
   const int index = static_cast<int>(streams.size());
-  made.line = NewLine(index);
+  made.line = NewLine(index, context);
   streams.push_back(made);
   return index;
 }
@@ -108,7 +110,7 @@ int World::PerThreadStream(int context, int thread) {
   }
   Stream made{true, true, 1, context, -1, thread, -1};
   const int index = static_cast<int>(streams.size());
-  made.line = NewLine(index);
+  made.line = NewLine(index, context);
   streams.push_back(made);
   return index;
 }
@@ -198,7 +200,10 @@ bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
   // Device-side ways are legal beside any capture; the host's are not.
   const bool device_side = stream >= 0 && streams[stream].capture < 0 &&
                            !(streams[stream].number == 0 && !LegacyFree(streams[stream].context));
-  int way = random.Below(target_.forms >= 2 ? 10 : 9);
+  int way = random.Below(target_.forms >= 5 ? 12 : target_.forms >= 2 ? 10 : 9);
+  // An event of the whole context; or all work to come of the other stream's context waits.
+  if (way == 10 && (!device_side || !MayGate(source.context, thread))) way = 0;
+  if (way == 11 && (!device_side || !MayGate(streams[stream].context, thread))) way = 0;
   // A word in memory that one stream writes and the other waits for.
   const bool by_value = way == 8 && device_side && !is_default && streams[stream].number >= 3 &&
                         contexts[source.context].family == contexts[streams[stream].context].family &&
@@ -212,7 +217,7 @@ bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
     way = 1;
   }
   if (way == 2 && !SyncFree(source.context)) way = 1;
-  const int event = way == 0 || way == 3 || way == 5 ? EventOf(source.context, there, random) : -1;
+  const int event = way == 0 || way == 3 || way == 5 || way >= 10 ? EventOf(source.context, there, random) : -1;
   if (event >= 0 || is_default) Use(there, source.context);
   if (event >= 0 && source.number == 0 && target_.waits) {
     JoinBarrier(from);
@@ -229,6 +234,22 @@ bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
     }
     case 2:
       return SyncContext(source.context, there);
+    case 10: {
+      Emit(kRecordContext, there, {source.context, event});
+      Clock all;
+      for (const Line& line : lines_) {
+        if (IsPart(line.stream, source.context)) all.Join(line.clock);
+      }
+      const int waiter = ThreadFor(stream, thread);
+      if (streams[stream].number <= 1) Use(waiter, streams[stream].context);
+      Emit(kWaitEvent, waiter, {streams[stream].number, event});
+      lines_[streams[stream].line].clock.Join(all);
+      return true;
+    }
+    case 11:
+      Emit(kRecordEvent, there, {event, source.number});
+      EmitGate(streams[stream].context, event, thread, lines_[source.line].clock);
+      return true;
     case 3:
     case 5:
       Emit(kRecordEvent, there, {event, source.number});
@@ -262,6 +283,27 @@ bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
   }
   host_.Join(lines_[source.line].clock);
   return true;
+}
+
+bool World::IsPart(int stream, int context) const {
+  const int of = streams[stream].context;
+  return of == context || (contexts[context].primary && contexts[of].green && contexts[of].family == context);
+}
+
+bool World::MayGate(int context, int thread) const {
+  return group_ == 0 && Unsafe(thread) && SyncFree(context) && !contexts[context].green;
+}
+
+void World::EmitGate(int context, int event, int thread, const Clock& clock) {
+  const Clock gate = clock;  // of a line that may change
+  Emit(kGateContext, thread, {context, event});
+  for (size_t i = 0; i < lines_.size(); ++i) {
+    if (IsPart(lines_.At(i).stream, context)) lines_[i].clock.Join(gate);
+  }
+  for (int i = 0; i < kMaxContexts; ++i) {
+    const bool is_green_part = contexts[context].primary && contexts[i].green && contexts[i].family == context;
+    if (contexts[i].live && (i == context || is_green_part)) gates_[i].Join(gate);
+  }
 }
 
 bool World::OrderBlock(int stream, int block, bool write, int thread, Random& random) {

@@ -103,7 +103,7 @@ class World {
   void Emit(StepKind kind, int thread, std::initializer_list<int64_t> arguments);
   // Makes `context` current on `thread`.
   void Use(int thread, int context);
-  int NewLine(int stream);
+  int NewLine(int stream, int context);
   // The default streams of a context, made at first use.
   int LegacyStream(int context);
   int PerThreadStream(int context, int thread);
@@ -124,6 +124,11 @@ class World {
   bool SyncContext(int context, int thread);
   void HostWaited(int context);  // a call of the host has waited for all work of the context
   void JoinBarrier(int stream);
+  // A context and, of a primary one, its green contexts: an event of all their work, and a wait of all their work to
+  // come.
+  bool IsPart(int stream, int context) const;
+  bool MayGate(int context, int thread) const;
+  void EmitGate(int context, int event, int thread, const Clock& clock);
   // The block of a context that streams write values to, made by MakeBlock; -1: none yet.
   int ValueWord(int context) const;
   int ThreadFor(int stream, int thread) const { return streams[stream].thread >= 0 ? streams[stream].thread : thread; }
@@ -144,6 +149,7 @@ class World {
 
   bool MakeBlock(const Op& op, Random& random);
   bool EndBlock(const Op& op, Random& random);
+  bool HidesWork(int context, int thread) const;
   bool EndContext(const Op& op, Random& random);
   bool Copy(const Op& op, Random& random);
   bool Fill(const Op& op, Random& random);
@@ -167,6 +173,7 @@ class World {
   Table<Step> steps_;
   Table<Line> lines_;
   Clock host_;
+  std::vector<Clock> gates_;        // of each context: streams to come wait for it
   int current_[kMaxThreads];        // context of each thread; -1: none
   Table<std::vector<int>> events_;  // of each context
   int next_event_ = 0, next_mark_ = 0, next_word_ = 0, next_semaphore_ = 0;

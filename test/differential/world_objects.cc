@@ -61,7 +61,7 @@ bool World::DoObjects(const Op& op) {
     case OpKind::kMakeStream: {
       if (op.b < 0 || !contexts[op.b].live || streams[op.a].number >= 0 || !Unsafe(op.thread)) return false;
       const bool blocking = !contexts[op.b].green && random.OneIn(2);
-      streams[op.a] = {true, blocking, op.a, op.b, NewLine(op.a), -1, -1};
+      streams[op.a] = {true, blocking, op.a, op.b, NewLine(op.a, op.b), -1, -1};
       if (contexts[op.b].green) {
         Emit(kGreenStream, op.thread, {op.a, op.b});
         return true;
@@ -195,6 +195,7 @@ void World::EndLines(int context) {
   graphs.ChangeIf([&](const Graph& one) { return one.live && one.context == context; },
                   [](Graph& one) { one = Graph{}; });
   events_[context].clear();
+  gates_[context] = {};
 }
 
 bool World::EndContext(const Op& op, Random&) {

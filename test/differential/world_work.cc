@@ -128,6 +128,15 @@ void World::FreeBlock(int block) {
   blocks[block].live = false;
 }
 
+// Whether other threads' default streams, or green contexts, may hold work that no call shows beside a capture.
+bool World::HidesWork(int context, int thread) const {
+  if (target_.forms < 5) return true;
+  return std::any_of(streams.begin(), streams.end(), [&](const Stream& one) {
+    const bool is_part = one.line >= 0 && contexts[one.context].family == contexts[context].family;
+    return is_part && (one.number == 0 || (one.number == 1 && one.thread != thread));
+  });
+}
+
 bool World::EndBlock(const Op& op, Random& random) {
   if (!Live(op.a)) return false;
   const Block block = blocks[op.a];
@@ -178,7 +187,7 @@ bool World::EndBlock(const Op& op, Random& random) {
       // Beside a capture the hook does not wait for work that only calls which break it would show.
       const bool is_captured =
           std::any_of(captures.begin(), captures.end(), [](const Capture& one) { return one.open; });
-      if (waits && target_.waits && !is_captured) HostWaited(block.context);
+      if (waits && target_.waits && !(is_captured && HidesWork(block.context, op.thread))) HostWaited(block.context);
       // Beside other threads, one of them may have got the address again.
       if (random.OneIn(8) && group_ == 0) Emit(kFreeAgain, op.thread, {op.a});
     }

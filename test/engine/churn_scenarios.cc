@@ -64,6 +64,7 @@ SCENARIO(ten_thousand_contexts) {
     OK(cuMemsetD8Async(block, 2, kMiB, nullptr));
     OK(cuStreamWriteValue32(stream, block, 5, CU_STREAM_WRITE_VALUE_DEFAULT));
     OK(cuStreamWaitValue32(stream, block, 5, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(cuStreamWriteValue64(stream, block + 8, 6, CU_STREAM_WRITE_VALUE_DEFAULT));
     CUevent event = nullptr;
     OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     OK(cuEventRecord(event, stream));
@@ -104,6 +105,7 @@ SCENARIO(ten_thousand_green_contexts) {
     const auto value = static_cast<uint32_t>(i) + 1;
     OK(cuStreamWaitValue32(stream, words, value, CU_STREAM_WAIT_VALUE_GEQ));
     OK(cuStreamWriteValue32(writer, words, value, CU_STREAM_WRITE_VALUE_DEFAULT));
+    OK(cuStreamWriteValue64(stream, words + 8, value, CU_STREAM_WRITE_VALUE_DEFAULT));
     if (i % 20 == 0) card.Named(stream, {Update(blocks[static_cast<size_t>(i / 20) % blocks.size()], 64 * kMiB)});
     OK(cuStreamSynchronize(stream));
     OK(cuStreamDestroy(stream));

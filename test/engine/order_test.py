@@ -8,6 +8,7 @@ import messages
 from engine_rig import (
     ALL_MODES,
     FETCHED,
+    MIB,
     SMALL,
     Outcome,
     built,
@@ -34,7 +35,15 @@ scenario("waits_see_no_earlier_value")
 scenario("wait_behind_an_hour_of_work")
 scenario("many_waits_for_values")
 scenario("graphs_that_write_values")
+scenario("nodes_of_values_answer_as_such")
+scenario("values_of_64_bits_change_at_once")
 scenario("launches_left_to_faults_see_their_ends", env={"SIMGPU_PACE": "1"})
+scenario("contexts_wait_for_an_event", evicts=False)
+scenario("contexts_wait_for_an_event_with_freed_memory", pressed=256 * MIB)
+scenario("contexts_wait_for_an_event_beside_waits_for_values", evicts=False)
+scenario("freed_in_a_stream_of_another_gpu", profile="two-gpu", evicts=False)
+scenario("free_beside_a_capture_waits_for_earlier_work", evicts=False)
+scenario("discard_is_behind_the_legacy_stream", evicts=False)
 scenario("no_wait_on_the_host", of="launching_thread_opens_the_gate")
 
 

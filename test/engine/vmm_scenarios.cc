@@ -1,6 +1,7 @@
 // VMM memory as PyTorch's expandable segments, XLA and sleep modes use it, under pressure.
 #include <algorithm>
 #include <array>
+#include <thread>
 #include <vector>
 
 #include "test/engine/report.h"
@@ -238,4 +239,50 @@ SCENARIO(vmm_captured) {
   }
   OK(cuStreamSynchronize(stream));
   for (size_t i = 0; i < 30; ++i) PrintDigest("block", block(i), kBytes);
+}
+
+// A kernel writes through a pointer in GPU memory, so no parameter names the memory. The contents go where the handle
+// is mapped next.
+SCENARIO(vmm_contents_written_by_a_table_move) {
+  Card card;
+  const CUstream stream = card.Stream();
+  std::vector<CUdeviceptr> used;
+  for (int i = 0; i < 12; ++i) used.push_back(Alloc(64 * kMiB));
+  for (int i = 0; i < 3; ++i) {
+    for (const CUdeviceptr block : used) card.Named(stream, {Update(block, 64 * kMiB)});
+  }
+  Synchronize();
+  constexpr uint64_t kBytes = 8 * kMiB;
+  const Handle handle = Create(kBytes), other = Create(kBytes);
+  const CUdeviceptr first = Reserve(kBytes), second = Reserve(kBytes);
+  Map(first, kBytes, handle);
+  card.Launch(stream, {Write(first, kBytes)});
+  PrintDigest("written", first, kBytes);
+  OK(cuMemUnmap(first, kBytes));
+  Map(first, kBytes, other);
+  Map(second, kBytes, handle);
+  PrintBytes("moved", second, kBytes);
+}
+
+// Threads that have ended queue nothing more, so a handle may become the driver's: mapped twice.
+SCENARIO(vmm_mapped_twice_beside_ended_threads) {
+  Card card;
+  std::thread([&] {
+    OK(cuCtxSetCurrent(card.context));
+    const CUstream stream = card.Stream();
+    const CUdeviceptr block = Alloc(4 * kMiB);
+    OK(cuMemsetD8Async(block, 1, 4 * kMiB, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemFree(block));
+    OK(cuStreamDestroy(stream));
+  }).join();
+  constexpr uint64_t kBytes = 2 * kMiB;
+  const Handle handle = Create(kBytes);
+  const CUdeviceptr p = Reserve(2 * kBytes);
+  Map(p, kBytes, handle);
+  OK(cuMemsetD8(p, 3, kBytes));
+  Print("mapped twice", cuMemMap(p + kBytes, kBytes, 0, handle, 0));
+  Allow(p + kBytes, kBytes);
+  OK(cuMemsetD8(p + kBytes, 4, kMiB));
+  PrintBytes("first", p, kBytes);
 }

@@ -1,4 +1,5 @@
 // VMM memory that begins in managed form and has to become the driver's own, with its contents.
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -119,10 +120,14 @@ SCENARIO(vmm_of_two_gpus) {
 // While another thread may queue work the memory stays as it is, and the call is refused. Nothing is lost by it.
 SCENARIO(vmm_refusals) {
   Card card;
-  std::thread([&] {
+  std::promise<void> queued, over;
+  std::thread running([&] {
     OK(cuCtxSetCurrent(card.context));
     OK(cuStreamSynchronize(nullptr));
-  }).join();
+    queued.set_value();
+    over.get_future().wait();
+  });
+  queued.get_future().wait();
   const CUdeviceptr at = Reserve(2 * kBytes);
   const Handle handle = Create(kBytes);
   Map(at, kBytes, handle);
@@ -161,6 +166,8 @@ SCENARIO(vmm_refusals) {
   for (const Handle each : {handle, exported, fresh}) OK(cuMemRelease(each));
   OK(cuMemAddressFree(at, 2 * kBytes));
   OK(cuMemAddressFree(own, 5 * kBytes));
+  over.set_value();
+  running.join();
 }
 
 // A free address that is asked for is given, also where the engine keeps a reservation that was freed.

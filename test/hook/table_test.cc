@@ -44,6 +44,7 @@ using PFN_cuMemcpyWithAttributesAsync_v13020 = decltype(&::cuMemcpyWithAttribute
 using PFN_cuMemcpyWithAttributesAsync_v13020_ptsz = decltype(&::cuMemcpyWithAttributesAsync_ptsz);
 using PFN_cuMemcpy3DWithAttributesAsync_v13020 = decltype(&::cuMemcpy3DWithAttributesAsync);
 using PFN_cuMemcpy3DWithAttributesAsync_v13020_ptsz = decltype(&::cuMemcpy3DWithAttributesAsync_ptsz);
+using PFN_cuGraphNodeGetParams_v13020 = decltype(&::cuGraphNodeGetParams);
 #endif
 #if CUDA_VERSION < 13030
 using PFN_cuStreamBeginRecaptureToGraph_v13030 = decltype(&::cuStreamBeginRecaptureToGraph);

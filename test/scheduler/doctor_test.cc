@@ -80,7 +80,7 @@ TEST_CASE("doctor: the sum of a node fits, and no card does") {
         "1 pod (default/two) of 200 units; node b has 270 units free in all, but fewer than 2 whole cards are free, "
         "the most on one node is 0\n");
   CHECK(Split({two}, {MakeNode("b", {100, 90, 100})}).empty());
-  // A refused pod believed in the sum.
+  // The sum let a pod on the node, which refused it.
   Json refused = MakePod("r", 60);
   refused["spec"]["nodeName"] = "b";
   refused["status"] = {{"phase", "Failed"}, {"message", "sluice refuses: no room"}};

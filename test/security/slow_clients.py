@@ -1,4 +1,4 @@
-"""Clients that hold a server's threads and buffers: slow senders, silent ones, ones that read no answer."""
+"""Clients that hold a server's threads and buffers: slow ones, silent ones, ones that read no answer."""
 
 import contextlib
 import http.client

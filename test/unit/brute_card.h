@@ -25,7 +25,7 @@ class BruteCard final : public memory::Timeline {
   struct Page {
     bool on_gpu = false, mapped = false, discarded = false, duplicate = false, live = false;
     bool faulted = false;             // a fault brought it to the GPU
-    uint64_t leaves = 0;              // evictions that are queued
+    uint64_t evictions = 0;           // queued
     uint64_t gpu = 0, host = 0;       // the writes that the two sides hold; 0: undefined
     uint64_t truth = 0;               // the newest write
     std::vector<memory::Mark> users;  // work that may not be over
@@ -44,7 +44,7 @@ class BruteCard final : public memory::Timeline {
   // On the GPU by plans, not by faults, and not for one launch alone. The driver takes discarded memory where it needs
   // some.
   uint64_t Fetched() const {
-    const auto is_fetched = [](const Page& p) { return p.on_gpu && !p.faulted && !p.leaves && !p.discarded; };
+    const auto is_fetched = [](const Page& p) { return p.on_gpu && !p.faulted && !p.evictions && !p.discarded; };
     return static_cast<uint64_t>(std::count_if(pages_.begin(), pages_.end(), is_fetched));
   }
 
@@ -75,7 +75,7 @@ class BruteCard final : public memory::Timeline {
     if (plan.evict_after_op) {
       Expect(plan.evict_after_op == ++lane.out_op, "evictions behind a launch have another number");
       CheckRuns(plan.evict_after);
-      for (const Extent& run : plan.evict_after) Each(run, [](Page& p) { ++p.leaves; });
+      for (const Extent& run : plan.evict_after) Each(run, [](Page& p) { ++p.evictions; });
       lane.out.push_back({.action = Action::kEvictBehind, .runs = plan.evict_after, .after_work = lane.queued_work});
     }
     return seq;
@@ -270,7 +270,7 @@ class BruteCard final : public memory::Timeline {
           default:  // a missing page needs no eviction; discarded contents stay undefined
             if (p.on_gpu) p.host = p.gpu;
             p.on_gpu = p.faulted = false;
-            if (entry.action == Action::kEvictBehind) --p.leaves;
+            if (entry.action == Action::kEvictBehind) --p.evictions;
             if (entry.populates) p.discarded = false;
         }
       });

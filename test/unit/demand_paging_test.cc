@@ -18,7 +18,7 @@ struct Table : FakeGpu {
   uint64_t LookUp(uint64_t id = 7) {
     const Plan& plan = Queue({Chunks(0, 400)}, 1, id);
     const LaunchProbe probe = plan.probe;
-    for (const Extent& run : plan.map_remote) mapped += run.bytes;
+    mapped += TotalBytes(plan.map_remote);
     Finish();
     double remote = 0;
     for (uint64_t i = 0; i < 400; ++i) remote += At(i).mapped_remote() && !At(i).resident();
@@ -221,10 +221,7 @@ TEST_CASE("chunks that another queue evicts are not swept, nor are free chunks")
   gpu.time.FinishTransfers(2, 2, 0);
   const auto swept = [&gpu](uint64_t capacity) {
     gpu.residency.set_capacity(capacity * kChunkBytes);
-    std::vector<uint64_t> chunks;
-    for (const Extent& run : gpu.Queue({Chunks(4)}, 1, 8).evict_after) {
-      for (Va at = run.base; at < run.end(); at += kChunkBytes) chunks.push_back((at - kBase) / kChunkBytes);
-    }
+    const std::vector<uint64_t> chunks = ChunksOf(gpu.Queue({Chunks(4)}, 1, 8).evict_after);
     gpu.Finish();
     return chunks;
   };

@@ -3,6 +3,7 @@
 #ifndef SLUICE_TEST_UNIT_FAKE_GPU_H_
 #define SLUICE_TEST_UNIT_FAKE_GPU_H_
 
+#include <algorithm>
 #include <vector>
 
 #include "hooklib/policy/residency.h"
@@ -20,6 +21,35 @@ inline uint64_t TotalBytes(const std::vector<Extent>& runs) {
   for (const Extent& run : runs) bytes += run.bytes;
   return bytes;
 }
+
+// The bytes of `runs` inside `part`.
+inline uint64_t BytesWithin(const std::vector<Extent>& runs, Extent part) {
+  uint64_t bytes = 0;
+  for (const Extent& run : runs) {
+    const Va base = std::max(run.base, part.base), end = std::min(run.end(), part.end());
+    if (base < end) bytes += end - base;
+  }
+  return bytes;
+}
+
+// The numbers of the chunks, as Chunks() counts them.
+inline std::vector<uint64_t> ChunksOf(const std::vector<Extent>& runs) {
+  std::vector<uint64_t> chunks;
+  for (const Extent& run : runs) {
+    for (Va at = run.base; at < run.end(); at += kChunkBytes) chunks.push_back((at - kBase) / kChunkBytes);
+  }
+  return chunks;
+}
+
+inline std::vector<Extent> Joined(std::vector<Extent> runs, const std::vector<Extent>& more) {
+  runs.insert(runs.end(), more.begin(), more.end());
+  return runs;
+}
+
+// The extents of a plan for its launch, then those ahead of later launches. Evictions behind the launch are none of
+// them.
+inline std::vector<Extent> Evicted(const Plan& plan) { return Joined(plan.now.evict, plan.ahead.evict); }
+inline std::vector<Extent> Fetched(const Plan& plan) { return Joined(plan.now.fetch, plan.ahead.fetch); }
 
 struct FakeGpu {
   FakeTimeline time;

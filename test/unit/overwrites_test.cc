@@ -109,12 +109,8 @@ TEST_CASE("chunks that the predicted launch overwrites are not prefetched for it
       for (uint64_t i = 0; i < 12; ++i) {
         // Reads one chunk, overwrites another one.
         const Plan& plan = gpu.Launch({Chunks(i), Chunks(12 + i)}, 1, 2 * i + 3);
-        for (const std::vector<Extent>* runs : {&plan.now.fetch, &plan.ahead.fetch}) {
-          for (const Extent& run : *runs) {
-            if (iteration > 2 && run.end() > Chunks(12).base) fetched[repopulates] += run.bytes / kChunkBytes;
-          }
-        }
-        for (const Extent& run : plan.repopulate) repopulated[repopulates] += run.bytes / kChunkBytes;
+        if (iteration > 2) fetched[repopulates] += BytesWithin(Fetched(plan), Chunks(12, 12)) / kChunkBytes;
+        repopulated[repopulates] += TotalBytes(plan.repopulate) / kChunkBytes;
       }
     }
   }

@@ -122,9 +122,7 @@ TEST_CASE("evictions behind a launch have the last number of its plan, and only 
       if (!plan.evict_after_op || !plan.ahead.in_op) continue;
       ++both;
       CHECK(plan.ahead.in_after_out < plan.evict_after_op);
-      for (const Extent& run : plan.ahead.fetch) {
-        for (const Extent& gone : plan.evict_after) CHECK((run.end() <= gone.base || gone.end() <= run.base));
-      }
+      for (const Extent& gone : plan.evict_after) CHECK(BytesWithin(plan.ahead.fetch, gone) == 0);
     }
     CHECK(both > 0);
   }
@@ -274,8 +272,8 @@ TEST_CASE("a parked working set leaves as a whole, and returns in the order of i
   const uint64_t since = gpu.At(5).last_use;  // chunk 9 is older
   std::vector<uint64_t> order;
   for (int i = 0; i < 6; ++i) {
-    for (const Extent& run : gpu.residency.RestoreWorkingSet(3, kChunkBytes, since).now.fetch)
-      order.push_back((run.base - kBase) / kChunkBytes);
+    for (const uint64_t chunk : ChunksOf(Fetched(gpu.residency.RestoreWorkingSet(3, kChunkBytes, since))))
+      order.push_back(chunk);
   }
   CHECK(order == std::vector<uint64_t>{5, 2, 7, 0});
 }

@@ -11,20 +11,16 @@ TEST_CASE("recently used chunks stay where an older chunk is needed nearly as la
   constexpr uint64_t kChunks = 80;
   FakeGpu gpu(kChunks, kChunks - 10, Prefetch::kPredict);
   gpu.residency.set_remote_access(false);
-  std::map<Va, uint64_t> used;
+  std::map<uint64_t, uint64_t> used;
   uint64_t evicted = 0, min_age = UINT64_MAX;
   for (uint64_t i = 0; i < 6 * kChunks; ++i) {
     const Plan& plan = gpu.Queue({Chunks(i % kChunks)}, 1, 1 + i % kChunks);
-    for (const PlanStep* step : {&plan.now, &plan.ahead}) {
-      for (const Extent& run : step->evict) {
-        for (Va base = run.base; base < run.end(); base += kChunkBytes) {
-          if (i < 3 * kChunks) continue;
-          ++evicted;
-          min_age = std::min(min_age, i - used[base]);
-        }
-      }
+    for (const uint64_t chunk : ChunksOf(Evicted(plan))) {
+      if (i < 3 * kChunks) continue;
+      ++evicted;
+      min_age = std::min(min_age, i - used[chunk]);
     }
-    used[kBase + i % kChunks * kChunkBytes] = i;
+    used[i % kChunks] = i;
     gpu.Finish();
   }
   CHECK(evicted > 0);
@@ -40,9 +36,7 @@ TEST_CASE("chunks needed at once are not evicted in favour of chunks just used")
   uint64_t fetched = 0;
   for (uint64_t i = 0; i < 20 * kChunks; ++i) {
     const Plan& plan = gpu.Queue({Chunks(i % kChunks)}, 1, 1 + i % kChunks);
-    for (const PlanStep* step : {&plan.now, &plan.ahead}) {
-      for (const Extent& run : step->fetch) fetched += i < 10 * kChunks ? 0 : run.bytes / kChunkBytes;
-    }
+    if (i >= 10 * kChunks) fetched += TotalBytes(Fetched(plan)) / kChunkBytes;
     gpu.Finish();
   }
   CHECK(fetched <= 20);  // with the oldest as victim: 260
@@ -62,13 +56,7 @@ TEST_CASE("chunks that are freed soon stay where others have to be evicted in an
   gpu.residency.RemoveLive(others, all);
   uint64_t evicted = 0;
   const auto launch = [&](uint64_t id, uint64_t chunk) {
-    const Plan& plan = gpu.Queue({Chunks(chunk)}, 1, id);
-    for (const PlanStep* step : {&plan.now, &plan.ahead}) {
-      for (const Extent& run : step->evict) {
-        for (Va at = run.base; at < run.end(); at += kChunkBytes)
-          evicted += allocated.base <= at && at < allocated.end() ? kChunkBytes : 0;
-      }
-    }
+    evicted += BytesWithin(Evicted(gpu.Queue({Chunks(chunk)}, 1, id)), allocated);
     gpu.Finish();
   };
   for (int iteration = 0; iteration < 40; ++iteration) {

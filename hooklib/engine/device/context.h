@@ -26,8 +26,14 @@ struct Context {
   std::map<memory::Va, uint64_t> managed_arenas SLUICE_BY_DEVICE_LOCK, unevictable_arenas SLUICE_BY_DEVICE_LOCK;
   bool has_surplus SLUICE_BY_DEVICE_LOCK = false;         // a free may have left arenas that are wholly free
   CUstream housekeeping SLUICE_BY_DEVICE_LOCK = nullptr;  // populates and discards
+  // Gates (DeviceStreams::Gate): how many there were, and an event behind all of them, on a stream of its own.
+  uint64_t gates SLUICE_BY_DEVICE_LOCK = 0;
+  CUevent gate SLUICE_BY_DEVICE_LOCK = nullptr;
+  CUstream gate_stream SLUICE_BY_DEVICE_LOCK = nullptr;
   // Its queues carry transfers that no application stream asked for.
   Stream* engine_stream SLUICE_BY_DEVICE_LOCK = nullptr;
+  // Work of other GPUs' streams in which memory of this context was freed; null: none was.
+  Stream* foreign_frees SLUICE_BY_DEVICE_LOCK = nullptr;
   eviction_threads::CellPage eviction_cells SLUICE_BY_DEVICE_LOCK;
   std::vector<eviction_threads::CellPage> spare_cells SLUICE_BY_DEVICE_LOCK;  // of its green contexts that ended
   int64_t raised_limit_bytes SLUICE_BY_DEVICE_LOCK = 0;  // by which its limits (heap, printf, stacks) were raised

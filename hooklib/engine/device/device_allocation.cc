@@ -112,7 +112,7 @@ bool DeviceMemory::Populate(Context* context, const std::vector<Extent>& runs) {
   uint64_t bytes = 0;
   for (const Extent& run : runs) bytes += run.bytes;
   if (bytes == 0 || residency.resident_bytes() + bytes > residency.capacity() || g_captures.load() > 0) return false;
-  // The wait is for our own prefetch alone, no work of the application.
+  const OwnWait own;
   const CUstream housekeeping = Housekeeping(context);
   return FetchRuns(runs, ordinal, housekeeping) == CUDA_SUCCESS &&
          g_real.cuStreamSynchronize(housekeeping) == CUDA_SUCCESS;

@@ -1,5 +1,5 @@
-// What a device's memory is charged to: the container's memory-limit (device_container.cc). All bytes of
-// `allocated_bytes` and `unmanaged_bytes` are.
+// The charge of a device's memory to the container's memory-limit (device_container.cc). It covers all bytes of
+// `allocated_bytes` and `unmanaged_bytes`.
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_DEVICE_CONTAINER_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_DEVICE_CONTAINER_H_
 

@@ -244,7 +244,9 @@ void Device::EndGreenContext(CUcontext handle) {
       for (TransferQueue* const queue : {&stream->fetch_queue, &stream->evict_queue, &stream->discard_queue})
         if (queue->stream) g_real.cuStreamDestroy_v2(std::exchange(queue->stream, nullptr));
     }
-    if (old->housekeeping) g_real.cuStreamDestroy_v2(old->housekeeping);
+    for (const CUstream own : {old->housekeeping, old->gate_stream})
+      if (own) g_real.cuStreamDestroy_v2(own);
+    if (old->gate) heir->events.Give(old->gate);
     heir->events.TakeOver(&old->events);
     heir->timing_events.TakeOver(&old->timing_events);
     // The page stays registered with the primary context.

@@ -1,4 +1,4 @@
-// The counters of a device (device_counters.cc), and logs of what its work touches (device_placement_log.cc).
+// The counters of a device (device_counters.cc), and logs of its work's accesses (device_placement_log.cc).
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_DEVICE_COUNTERS_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_DEVICE_COUNTERS_H_
 

@@ -23,9 +23,22 @@ class HeldDeviceLocks {
   static bool IsAny() { return t_count != 0; }
   static void Add() { ++t_count; }
   static void Remove() { --t_count; }
+  // The same for calls that wait: none while an OwnWait is open.
+  static int CountInWaits() { return t_own_waits != 0 ? 0 : t_count; }
 
  private:
-  static constinit thread_local int t_count;
+  friend class OwnWait;
+  static constinit thread_local int t_count, t_own_waits;
+};
+
+// A wait for the engine's own transfers, which depend on no work of the application: it may be made with a device's lock
+// held. The simulated driver reports every other one (driver_port.h).
+class OwnWait {
+ public:
+  OwnWait() { ++HeldDeviceLocks::t_own_waits; }
+  ~OwnWait() { --HeldDeviceLocks::t_own_waits; }
+  OwnWait(const OwnWait&) = delete;
+  OwnWait& operator=(const OwnWait&) = delete;
 };
 
 // Holds the lock of one device for a scope. The bodies are not checked: they are where Device::mutex becomes the

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/green_contexts.h"
 
@@ -58,6 +59,49 @@ CUstream DeviceStreams::Housekeeping(Context* context) {
   return context->housekeeping;
 }
 
+bool DeviceStreams::IsPartOf(const Context& context, CUcontext handle) {
+  return context.handle == handle || MemoryContext(context.handle) == handle;
+}
+
+std::optional<CUresult> DeviceStreams::Gate(CUcontext handle, CUevent event) {
+  DeviceLock lock(mutex);
+  ContextFor(handle);
+  for (const auto& stream : streams) {
+    if (!stream->context || !stream->handle || stream->destroyed || !IsPartOf(*stream->context, handle)) continue;
+    if (IsCapturing(*stream)) return std::nullopt;
+  }
+  RelaxedCapture relaxed;
+  for (const auto& [other, context] : contexts) {
+    if (!IsPartOf(*context, handle)) continue;
+    const ContextScope scope(other);
+    if (!scope.is_current()) continue;
+    if (!context->gate_stream) context->gate_stream = MakeQueueStream();
+    const CUresult result = g_real.cuStreamWaitEvent(context->gate_stream, event, 0);
+    if (result != CUDA_SUCCESS) return result;
+    const CUevent gate = context->events.Record(context->gate_stream);
+    if (!gate) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (context->gate) context->events.Give(context->gate);  // the new one is behind it
+    context->gate = gate;
+    ++context->gates;
+    for (const auto& stream : streams) {
+      const bool is_mine = !stream->per_thread() || stream->thread == ThisThread();
+      if (stream->context == context.get() && is_mine) PassGates(stream.get());
+    }
+  }
+  NoteGates();
+  return CUDA_SUCCESS;
+}
+
+void DeviceStreams::PassGates(Stream* stream) {
+  Context* const context = stream->context;
+  if (!context || !stream->handle || stream->destroyed || stream->gates == context->gates) return;
+  stream->gates = context->gates;
+  const ContextScope scope(context->handle);
+  RelaxedCapture relaxed;
+  if (scope.is_current() && g_real.cuStreamWaitEvent(stream->handle, context->gate, 0) == CUDA_SUCCESS)
+    stream->seq.fetch_add(1, std::memory_order_release);
+}
+
 Stream* DeviceStreams::StreamById(memory::StreamId id) {
   if (id == 0 || id > streams.size()) return nullptr;
   Stream* stream = streams[id - 1].get();
@@ -80,6 +124,8 @@ Stream* DeviceStreams::NewStream(Context* context) {
     stream->destroyed = false;
     stream->mark_wanted.store(false, std::memory_order_relaxed);
     stream->done_at_failed_wait = 0;
+    stream->gates = 0;
+    stream->gates_seen.store(0, std::memory_order_relaxed);
     return stream;
   }
   // Streams whose work goes on for long are looked at last.
@@ -107,6 +153,32 @@ void DeviceStreams::Retire(Stream* stream) {
   retired_.push_back(stream);
 }
 
+void DeviceStreams::NoteForeignFree(const Stream& stream, memory::Va address) {
+  RelaxedCapture relaxed;
+  CUevent event = nullptr;
+  {
+    const ContextScope scope(stream.owner);
+    if (!scope.is_current() || g_real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return;
+    g_real.cuEventRecord(event, stream.handle);
+  }
+  DeviceLock lock(mutex);
+  memory::Va base = 0;
+  const memory::Allocation* const allocation = live.Find(address, &base);
+  Context* const context = allocation ? OwnerOf(base, allocation->unevictable) : nullptr;
+  if (context) {
+    Stream*& foreign = context->foreign_frees;
+    if (!foreign) {
+      foreign = NewStream(context);
+      foreign->handle = nullptr;  // the driver has none: the context must not wait for this work
+      foreign->blocking = false;
+    }
+    foreign->recorded = foreign->seq.fetch_add(1, std::memory_order_release) + 1;
+    foreign->events.emplace_back(foreign->recorded, event);
+  } else {
+    g_real.cuEventDestroy_v2(event);
+  }
+}
+
 bool DeviceStreams::IsOver(Stream* stream) {
   const uint64_t seq = stream->seq.load(std::memory_order_acquire);
   if (!stream->context) return true;
@@ -117,7 +189,7 @@ bool DeviceStreams::IsOver(Stream* stream) {
 bool DeviceStreams::IsIdle(const Context* context) {
   RelaxedCapture relaxed;
   return std::all_of(streams.begin(), streams.end(), [&](const auto& stream) SLUICE_DEVICE_LOCKED {
-    const bool is_elsewhere = !stream->context || MemoryContext(stream->context->handle) != context->handle;
+    const bool is_elsewhere = !stream->context || !stream->handle || !IsPartOf(*stream->context, context->handle);
     return is_elsewhere || Done({stream->id, stream->seq.load(std::memory_order_acquire)});
   });
 }

@@ -19,6 +19,7 @@ struct Awaited {
   CUcontext handle;
   CUevent event;   // null: none could be recorded now
   bool is_hidden;  // only a wait for the whole context shows its end
+  bool is_captured;
 };
 
 CUresult AwaitEvent(const Awaited& work) {
@@ -40,16 +41,17 @@ bool AwaitContext(CUcontext handle, CUresult* result) {
 
 }  // namespace
 
-// Where no event of its own can be had: for 2 s, since newer work of other threads counts, too.
+// Where no event of its own can be had, for 2 s, since newer work of other threads counts, too.
 void DeviceStreams::AwaitByQueries(memory::Mark mark) {
   constexpr int kMaxAttempts = 100'000;
   constexpr timespec kPause{0, 20'000};
-  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+  for (int attempt = 0;; ++attempt) {
     {
       DeviceLock lock(mutex);
       const Stream* const stream = StreamById(mark.stream);
       ++poll_epoch;
       if (!stream || Done(mark)) return;
+      if (mark.seq > stream->recorded && attempt >= kMaxAttempts) return;
       // Nothing can be asked about another thread's own stream, and the driver crashes where one that was destroyed is.
       const bool can_ask = !stream->per_thread() && !stream->destroyed && !IsCapturing(*stream);
       if (mark.seq > stream->recorded && !can_ask) return;
@@ -74,16 +76,19 @@ CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
     const RelaxedCapture relaxed;
     bool is_barrier = false;  // an event in the legacy stream would make other streams wait for each other
     for (const auto& stream : streams) {
-      const memory::Mark mark{stream->id, stream->seq.load()};
-      if (!stream->context || MemoryContext(stream->context->handle) != handle) continue;
-      if ((!stream->destroyed && IsCapturing(*stream)) || Done(mark)) continue;
-      is_barrier |= stream->blocking && !stream->legacy();
-      awaited.push_back({mark, stream->context, stream->context->handle, nullptr, false});
+      if (!stream->context || !stream->handle || MemoryContext(stream->context->handle) != handle) continue;
+      // Work that a stream got before its capture has an event (NoteWorkBeforeCapture).
+      const bool is_captured = !stream->destroyed && IsCapturing(*stream);
+      const memory::Mark mark{stream->id, is_captured ? stream->recorded : stream->seq.load()};
+      if (Done(mark)) continue;
+      is_barrier |= stream->blocking && !stream->legacy() && !is_captured;
+      awaited.push_back({mark, stream->context, stream->context->handle, nullptr, false, is_captured});
     }
     for (Awaited& work : awaited) {
       Stream* const stream = StreamById(work.mark.stream);
       const bool is_mine = !stream->per_thread() || stream->thread == ThisThread();
       const ContextScope scope(work.handle);
+      if (work.is_captured) continue;
       if (scope.is_current() && is_mine && !stream->destroyed && !(stream->legacy() && is_barrier))
         work.event = stream->context->events.Record(stream->handle);
       work.is_hidden = !work.event && work.mark.seq > stream->recorded;

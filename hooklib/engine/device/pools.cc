@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 
 #include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/locations.h"
 
 namespace sluice {
@@ -37,8 +40,11 @@ std::unordered_map<CUdeviceptr, Served>& Blocks() SLUICE_REQUIRES(g_mutex) {
   static auto& map = *new std::unordered_map<CUdeviceptr, Served>();
   return map;
 }
-std::map<CUmemoryPool, PoolUse>& Uses() SLUICE_REQUIRES(g_mutex) {
-  static auto& map = *new std::map<CUmemoryPool, PoolUse>();
+struct Use : PoolUse {
+  uint64_t taken = 0;  // of blocks on their way
+};
+std::map<CUmemoryPool, Use>& Uses() SLUICE_REQUIRES(g_mutex) {
+  static auto& map = *new std::map<CUmemoryPool, Use>();
   return map;
 }
 
@@ -56,11 +62,26 @@ CUmemoryPool DefaultPool(CUdevice device) {
   return Defaults()[device] = pool;
 }
 
+CUmemoryPool HandleOf(const PoolTraits& pool) { return pool.handle ? pool.handle : DefaultPool(pool.device); }
+
+// The largest size of a pool, as the driver rounds it. Only newer drivers tell it.
+uint64_t MaxBytesOf(CUmemoryPool pool, uint64_t asked) {
+  constexpr uint64_t kUnit = 2 << 20;
+  cuuint64_t bytes = 0;
+  const bool is_told = g_real.cuMemPoolGetAttribute &&
+                       g_real.cuMemPoolGetAttribute(pool, cuda_newer::kMaxPoolSize, &bytes) == CUDA_SUCCESS;
+  if (is_told && bytes >= asked) return bytes;
+  return asked > UINT64_MAX - kUnit ? 0 : (asked + kUnit - 1) / kUnit * kUnit;
+}
+
 // Bytes as the driver counts them in a pool.
 uint64_t InPool(uint64_t bytes) {
   constexpr uint64_t kUnit = 512;
   return (bytes + kUnit - 1) / kUnit * kUnit;
 }
+
+// The pool may have been destroyed meanwhile.
+void GiveTaken(Use* use, uint64_t bytes) { use->taken -= std::min(use->taken, InPool(bytes)); }
 
 }  // namespace
 
@@ -72,10 +93,11 @@ PoolTraits TraitsOf(const CUmemLocation& location, CUmemAllocationType type) {
   return {*device, type == CU_MEM_ALLOCATION_TYPE_PINNED && location.type == CU_MEM_LOCATION_TYPE_DEVICE};
 }
 
-PoolTraits TraitsOf(const CUmemPoolProps& properties) {
+PoolTraits TraitsOf(CUmemoryPool pool, const CUmemPoolProps& properties) {
   PoolTraits traits = TraitsOf(properties.location, properties.allocType);
   // A use, as decompression by hardware, is of the driver's own memory alone.
   traits.is_served &= properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties.usage == 0;
+  if (traits.is_served && properties.maxSize) traits.max_bytes = MaxBytesOf(pool, properties.maxSize);
   return traits;
 }
 
@@ -98,9 +120,16 @@ void ForgetPool(CUmemoryPool pool) {
 }
 
 PoolTraits FindPool(CUmemoryPool pool) {
-  MutexLock lock(g_mutex);
-  const auto it = Pools().find(pool);
-  PoolTraits traits = it == Pools().end() ? PoolTraits{} : it->second;
+  std::optional<PoolTraits> known;
+  {
+    MutexLock lock(g_mutex);
+    if (const auto it = Pools().find(pool); it != Pools().end()) known = it->second;
+  }
+  // The attribute of a pointer names a default pool that no call for pools has named.
+  for (const auto& device : known ? std::span<const std::unique_ptr<Device>>() : Devices()) {
+    if (pool && DefaultPool(device->ordinal) == pool) known = PoolTraits{device->ordinal, true};
+  }
+  PoolTraits traits = known.value_or(kUnknownPool);
   traits.handle = pool;
   return traits;
 }
@@ -112,24 +141,37 @@ void SetCurrentPool(CUdevice device, CUmemoryPool pool) {
 }
 
 PoolTraits CurrentPool(CUdevice device) {
-  if (g_any_current.load(std::memory_order_acquire)) {
+  if (!g_any_current.load(std::memory_order_acquire)) return {device, true};
+  CUmemoryPool pool = nullptr;
+  {
     MutexLock lock(g_mutex);
-    const auto current = Current().find(device);
-    if (current != Current().end()) {
-      const auto it = Pools().find(current->second);
-      PoolTraits traits = it == Pools().end() ? PoolTraits{} : it->second;
-      traits.handle = current->second;
-      return traits;
-    }
+    if (const auto current = Current().find(device); current != Current().end()) pool = current->second;
   }
-  return {device, true};
+  return pool ? FindPool(pool) : PoolTraits{device, true};
+}
+
+bool TakeFrom(const PoolTraits& pool, uint64_t bytes) {
+  if (!pool.max_bytes) return true;
+  MutexLock lock(g_mutex);
+  Use& use = Uses()[pool.handle];
+  const uint64_t held = use.current + use.taken;
+  if (held > pool.max_bytes || bytes > pool.max_bytes - held || InPool(bytes) > pool.max_bytes - held) return false;
+  use.taken += InPool(bytes);
+  return true;
+}
+
+void GiveBack(const PoolTraits& pool, uint64_t bytes) {
+  if (!pool.max_bytes) return;
+  MutexLock lock(g_mutex);
+  GiveTaken(&Uses()[pool.handle], bytes);
 }
 
 void NoteServed(CUdeviceptr block, uint64_t bytes, const PoolTraits& pool, CUcontext home) {
-  const CUmemoryPool handle = pool.handle ? pool.handle : DefaultPool(pool.device);
+  const CUmemoryPool handle = HandleOf(pool);
   MutexLock lock(g_mutex);
   Blocks()[block] = {InPool(bytes), handle, home};
-  PoolUse& use = Uses()[handle];
+  Use& use = Uses()[handle];
+  if (pool.max_bytes) GiveTaken(&use, bytes);
   use.current += InPool(bytes);
   use.used_high = std::max(use.used_high, use.current);
   use.reserved_high = std::max(use.reserved_high, use.current);
@@ -162,14 +204,14 @@ bool AnyServedIn(CUcontext home) {
 PoolUse UseOf(CUmemoryPool pool) {
   MutexLock lock(g_mutex);
   const auto it = Uses().find(pool);
-  return it == Uses().end() ? PoolUse{} : it->second;
+  return it == Uses().end() ? PoolUse{} : PoolUse(it->second);
 }
 
 void ResetHighUse(CUmemoryPool pool, CUmemPool_attribute mark) {
   MutexLock lock(g_mutex);
   const auto it = Uses().find(pool);
   if (it == Uses().end()) return;
-  PoolUse& use = it->second;
+  Use& use = it->second;
   (mark == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? use.used_high : use.reserved_high) = use.current;
 }
 

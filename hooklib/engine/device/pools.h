@@ -13,8 +13,11 @@ struct PoolTraits {
   CUdevice device = -1;  // whose memory it is, or that a managed pool prefers; -1: no device's
   bool is_served = false;
   bool is_managed = false;        // served on the stream's device, as the application's managed memory
-  CUmemoryPool handle = nullptr;  // null: the device's default pool, or not known
+  bool is_known = true;           // false: nothing is known of it, and its memory counts on the stream's device
+  uint64_t max_bytes = 0;         // 0: no bound
+  CUmemoryPool handle = nullptr;  // null: the device's default pool
 };
+inline constexpr PoolTraits kUnknownPool{-1, false, false, false};
 
 // Bytes that the engine served from a pool. The driver's own counts do not hold them.
 struct PoolUse {
@@ -23,17 +26,22 @@ struct PoolUse {
   uint64_t used_high = 0, reserved_high = 0;
 };
 
-// All thread-safe. A pool that was never noted is not served.
-PoolTraits TraitsOf(const CUmemPoolProps& properties);
+// All thread-safe.
+PoolTraits TraitsOf(CUmemoryPool pool, const CUmemPoolProps& properties);  // of a pool that was made with them
 PoolTraits TraitsOf(const CUmemLocation& location, CUmemAllocationType type);
 void NotePool(CUmemoryPool pool, PoolTraits traits);       // of a new handle: replaces earlier notes of it
 void NoteKnownPool(CUmemoryPool pool, PoolTraits traits);  // of a pool that may have been noted with more detail
 void ForgetPool(CUmemoryPool pool);
+// A default pool is known by its handle, whichever call gave that out.
 PoolTraits FindPool(CUmemoryPool pool);
 // The pool that cuMemAllocAsync takes memory from on the device.
 void SetCurrentPool(CUdevice device, CUmemoryPool pool);
 PoolTraits CurrentPool(CUdevice device);  // the default pool, where the application set none
 
+// Before a block of the size is served: false where the pool would exceed its largest size. If true, NoteServed or
+// GiveBack must follow.
+bool TakeFrom(const PoolTraits& pool, uint64_t bytes);
+void GiveBack(const PoolTraits& pool, uint64_t bytes);
 // A block that was served from the pool, in memory of the context `home`, until ForgetServed. Its pool may be destroyed
 // before it.
 void NoteServed(CUdeviceptr block, uint64_t bytes, const PoolTraits& pool, CUcontext home);

@@ -4,7 +4,7 @@
 
 namespace sluice {
 
-// Whether a thread other than the calling one has ever named a stream in a call. Such a thread may queue work at any
+// Whether a running thread other than the calling one has named a stream in a call. Such a thread may queue work at any
 // time. Thread-safe.
 bool OtherThreadsQueue();
 

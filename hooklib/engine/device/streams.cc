@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/mutex.h"
@@ -19,6 +20,7 @@ namespace sluice {
 namespace {
 
 std::atomic<uint64_t> g_generation{1};
+std::atomic<uint64_t> g_gates{0};
 
 // A created stream is known by its handle alone, whatever context is current. A default stream is one for each context,
 // and a per-thread one also for each thread.
@@ -51,8 +53,17 @@ std::atomic<uint64_t> g_threads{0};
 constinit thread_local uint64_t t_thread = 0;
 constinit thread_local bool t_ended = false;
 
-std::atomic<uint32_t> g_queueing_threads{0};  // never fewer: work of an ended thread may still run
-constinit thread_local bool t_queues = false;
+std::atomic<uint32_t> g_queueing_threads{0};
+constinit thread_local bool t_queues = false, t_stopped_queueing = false;
+
+// When the thread ends. Takes no lock: exit() may have been called in a signal handler, with locks held below it.
+struct QueueingEnd {
+  ~QueueingEnd() {
+    t_stopped_queueing = true;  // a destructor that runs later may queue: then the thread counts for ever
+    if (std::exchange(t_queues, false)) g_queueing_threads.fetch_sub(1, std::memory_order_release);
+  }
+  bool is_registered = false;
+};
 
 // Its destructor runs when the thread ends, before the driver's own data of the thread is destroyed.
 struct ThreadEnd {
@@ -108,7 +119,7 @@ bool IsBlocking(CUstream handle) {
 
 }  // namespace
 
-bool OtherThreadsQueue() { return g_queueing_threads.load(std::memory_order_relaxed) > (t_queues ? 1U : 0U); }
+bool OtherThreadsQueue() { return g_queueing_threads.load(std::memory_order_acquire) > (t_queues ? 1U : 0U); }
 
 void ForgetStreamCache() { g_generation.fetch_add(1); }
 void ForgetStreamsOf(CUcontext context) {
@@ -116,6 +127,10 @@ void ForgetStreamsOf(CUcontext context) {
   std::erase_if(StreamMap(), [context](const auto& entry) {
     return entry.first.context == context || entry.second->owner == context;
   });
+}
+void NoteGates() {
+  g_gates.fetch_add(1, std::memory_order_release);
+  ForgetStreamCache();
 }
 uint64_t HandleGeneration() { return g_generation.load(std::memory_order_acquire); }
 
@@ -197,6 +212,8 @@ Stream* FindStream(CUstream handle, bool per_thread_default) {
   if (!t_queues) {
     t_queues = true;
     g_queueing_threads.fetch_add(1, std::memory_order_relaxed);
+    static thread_local QueueingEnd end;
+    end.is_registered = !t_stopped_queueing;
   }
   const StreamKey key{normal, owner, normal == CU_STREAM_PER_THREAD ? ThisThread() : 0};
   Stream* found = nullptr;
@@ -230,6 +247,12 @@ Stream* FindStream(CUstream handle, bool per_thread_default) {
       entry->blocking = blocking;
     }
     found = entry;
+  }
+  if (const uint64_t gates = g_gates.load(std::memory_order_acquire);
+      found->gates_seen.load(std::memory_order_relaxed) != gates) {
+    DeviceLock lock(found->device->mutex);
+    found->device->PassGates(found);
+    found->gates_seen.store(gates, std::memory_order_relaxed);
   }
   cache = {key.context, normal, generation, found};
   return found;

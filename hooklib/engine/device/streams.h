@@ -77,7 +77,9 @@ struct Stream {
   std::atomic<uint64_t> copies{0};  // of it, copies and memsets
   // Keeps a launch and its event together while the device is active.
   memory::Lock order SLUICE_ACQUIRED_BEFORE(g_device_lock);
-  std::atomic<bool> mark_wanted{false};  // per-thread stream: only its own thread can record on it
+  std::atomic<uint64_t> gates_seen{0};       // all gates of the process when it last passed its context's
+  uint64_t gates SLUICE_BY_DEVICE_LOCK = 0;  // of its context that it has passed
+  std::atomic<bool> mark_wanted{false};      // per-thread stream: only its own thread can record on it
 
   // No work is added: the application destroyed the stream, or its thread ended. The work that it holds still runs.
   bool destroyed SLUICE_BY_DEVICE_LOCK = false;
@@ -115,6 +117,8 @@ void ForgetStreamCache();
 // alone.
 void ForgetStreamsOf(CUcontext context);
 uint64_t HandleGeneration();
+// A context has a new gate (DeviceStreams::Gate): each stream passes it when it is found next.
+void NoteGates();
 
 // Open captures (captures.h).
 extern std::atomic<int> g_captures;

@@ -9,6 +9,7 @@
 #include "hooklib/engine/device/green_contexts.h"
 #include "hooklib/engine/device/unmanaged.h"
 #include "hooklib/engine/device/virtual_memory.h"
+#include "hooklib/engine/execute/value_cells.h"
 #include "hooklib/engine/execute/value_waits.h"
 #include "hooklib/engine/observe/params.h"
 
@@ -48,6 +49,7 @@ void ContextGone(CUcontext context) {
   ForgetUnmanagedOf(context);
   ForgetFunctionsOf(context);
   value_waits::ForgetContext(context);
+  value_cells::ForgetContext(context);
   virtual_memory::ForgetReservationsOf(context);
   for (const auto& device : Devices()) device->DropContext(context);
 }

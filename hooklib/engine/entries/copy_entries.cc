@@ -8,10 +8,9 @@
 #include "hooklib/engine/device/block_ends.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/failures.h"
+#include "hooklib/engine/entries/unplanned.h"
 #include "hooklib/engine/execute/copy_contents.h"
 #include "hooklib/engine/execute/copy_sides.h"
-#include "hooklib/engine/execute/stream_values.h"
-#include "hooklib/engine/execute/value_waits.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/trace_recording.h"
@@ -102,80 +101,23 @@ void RecordCopy(CUstream handle, bool per_thread, const Extent& to, const Extent
   }
 }
 
-// Destinations of work that is never planned.
-void WriteEach(const CUdeviceptr* to, const size_t* bytes, size_t count) {
-  for (size_t i = 0; to && bytes && i < count; ++i) {
-    const std::optional<TrackedAddress> block = FindTracked(to[i]);
-    if (block) block->device->NoteUnplannedWrite({to[i], bytes[i]}, false);
-  }
-}
-void WriteOne(CUdeviceptr to, size_t bytes) { WriteEach(&to, &bytes, 1); }
-void WriteValues(const CUstreamBatchMemOpParams* list, unsigned count) {
-  ForEachWritten(list, count, [](CUdeviceptr at) { WriteOne(at, 8); });
-}
-
-// The high word first: a reader of a counter below 2^32 sees no other value.
-CUresult FillValue(CUstream stream, bool per_thread, CUdeviceptr at, uint64_t value, size_t bytes) {
-  const auto fill = per_thread ? entry::cuMemsetD32Async_ptsz : entry::cuMemsetD32Async;
-  if (bytes == 8) {
-    const CUresult result = fill(at + 4, static_cast<unsigned>(value >> 32), 1, stream);
-    if (result != CUDA_SUCCESS) return result;
-  }
-  return fill(at, static_cast<unsigned>(value), 1, stream);
-}
-// A wait in managed memory. In a graph no call replaces it: it fails as the driver says, and the log says why.
-template <typename Real>
-CUresult AwaitValue(CUstream handle, bool per_thread, const value_waits::Awaited& awaited, Real real) {
-  const Stream* const stream = FindStream(handle, per_thread);
-  if (stream && awaited.address % (awaited.is_wide ? 8 : 4) == 0 && !IsCapturing(*stream)) {
-    const CUresult result =
-        RunUnplanned(handle, per_thread, [&] { return value_waits::Queue(*stream, handle, per_thread, awaited); });
-    if (result != CUDA_ERROR_NOT_SUPPORTED) return result;
-  }
-  const CUresult result = real();
-  if (result == CUDA_ERROR_INVALID_VALUE) LogWaitRefused();
-  return result;
-}
-template <typename Real>
-CUresult OneByOne(CUstream stream, bool per_thread, unsigned count, CUstreamBatchMemOpParams* list, Real real) {
-  for (unsigned i = 0; i < count; ++i) {
-    const CUstreamBatchMemOpParams& op = list[i];
-    const bool is_32 =
-        op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32;
-    const uint64_t value = is_32 ? op.writeValue.value : op.writeValue.value64;
-    CUresult result;
-    if (!NamesManaged(op)) {
-      result = real(1, &list[i]);
-    } else if (IsWrite(op)) {
-      result = FillValue(stream, per_thread, op.writeValue.address, value, is_32 ? 4 : 8);
-    } else {
-      result = AwaitValue(stream, per_thread, {op.waitValue.address, value, op.waitValue.flags, !is_32},
-                          [&] { return real(1, &list[i]); });
-    }
-    if (result != CUDA_SUCCESS) return result;
-  }
-  return CUDA_SUCCESS;
-}
-bool AnyReachesPastItsBlock(const CUstreamBatchMemOpParams* list, unsigned count) {
-  const auto reaches = [](const CUstreamBatchMemOpParams& op) {
-    return (IsWrite(op) || IsWait(op)) && ReachesPastItsBlock({op.writeValue.address, sizeof(cuuint32_t)});
-  };
-  return list && std::any_of(list, list + count, reaches);
-}
 void WriteAnything() {
   for (const auto& device : Devices()) device->NoteUnknownWriter();
 }
 
-// If so, launches of the graph write (graph_entries.cc), not this call.
+Source ValueFor(CUdeviceptr to, size_t element) { return to % element ? Source::kNone : Source::kValue; }
+
+}  // namespace
+
 bool IsCaptured(CUstream handle, bool per_thread) {
   if (g_captures.load(std::memory_order_relaxed) == 0) return false;
   const Stream* const stream = FindStream(handle, per_thread);
   return stream && !stream->legacy() && QueryIsCapturing(*stream);
 }
 
-Source ValueFor(CUdeviceptr to, size_t element) { return to % element ? Source::kNone : Source::kValue; }
-
-}  // namespace
+CUresult QueueUnplanned(CUstream handle, bool per_thread, const std::function<CUresult()>& issue) {
+  return Copy(handle, per_thread, {Extent{}, Extent{}}, Source::kNone, issue);
+}
 
 CUresult CopyContents(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   const auto issue = [&] { return g_real.cuMemcpyDtoD_v2(to, from, bytes); };
@@ -316,12 +258,11 @@ SLUICE_SET_2D(cuMemsetD2D8, unsigned char, 1)
 SLUICE_SET_2D(cuMemsetD2D16, unsigned short, 2)
 SLUICE_SET_2D(cuMemsetD2D32, unsigned int, 4)
 
-// Work whose extents are not planned: missing pages are faulted in. It must be known to be queued, so that no range is
-// reused before it is done. `writes`: notes its destinations.
-#define SLUICE_COUNTED(name, parameters, arguments, writes, stream, flavour)                                  \
-  CUresult name parameters {                                                                                  \
-    if (!IsCaptured(stream, flavour)) (writes);                                                               \
-    return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone, [&] { return g_real.name arguments; }); \
+// `writes`: notes its destinations.
+#define SLUICE_COUNTED(name, parameters, arguments, writes, stream, flavour)       \
+  CUresult name parameters {                                                       \
+    if (!IsCaptured(stream, flavour)) (writes);                                    \
+    return QueueUnplanned(stream, flavour, [&] { return g_real.name arguments; }); \
   }
 #define SLUICE_COUNTED_ASYNC(name, parameters, arguments, writes)    \
   SLUICE_COUNTED(name, parameters, arguments, writes, stream, false) \
@@ -329,57 +270,6 @@ SLUICE_SET_2D(cuMemsetD2D32, unsigned int, 4)
 SLUICE_COUNTED_ASYNC(cuFabricCpyBatchAsync,
                      (size_t count, CUDA_FABRIC_COPY_BATCH_OP* list, unsigned long long flags, CUstream stream),
                      (count, list, flags, stream), WriteAnything())
-
-// Values that a stream writes itself: no range may be reused before, and a duplicate of the range ends. The driver
-// refuses them in managed memory, where a fill does the same.
-#define SLUICE_WRITE_VALUE_OF(name, type, bytes, flavour)                                            \
-  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                       \
-    if (ReachesPastItsBlock({at, bytes})) return CUDA_ERROR_INVALID_VALUE;                           \
-    if (IsManagedHere(at) && at % (bytes) == 0) return FillValue(stream, flavour, at, value, bytes); \
-    if (!IsCaptured(stream, flavour)) WriteOne(at, bytes);                                           \
-    return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone,                                \
-                [&] { return g_real.name(stream, at, value, flags); });                              \
-  }
-#define SLUICE_WRITE_VALUE(name, type, bytes)     \
-  SLUICE_WRITE_VALUE_OF(name, type, bytes, false) \
-  SLUICE_WRITE_VALUE_OF(name##_ptsz, type, bytes, true)
-SLUICE_WRITE_VALUE(cuStreamWriteValue32, cuuint32_t, 4)
-SLUICE_WRITE_VALUE(cuStreamWriteValue32_v2, cuuint32_t, 4)
-SLUICE_WRITE_VALUE(cuStreamWriteValue64, cuuint64_t, 8)
-SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
-#define SLUICE_BATCH_OF_VALUES_OF(name, flavour)                                                   \
-  CUresult name(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) { \
-    if (AnyReachesPastItsBlock(list, count)) return CUDA_ERROR_INVALID_VALUE;                      \
-    const auto real = [&](unsigned n, CUstreamBatchMemOpParams* from) {                            \
-      if (!IsCaptured(stream, flavour)) WriteValues(from, n);                                      \
-      return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone,                            \
-                  [&] { return g_real.name(stream, n, from, flags); });                            \
-    };                                                                                             \
-    if (flags || !AnyNamesManaged(list, count)) return real(count, list);                          \
-    return OneByOne(stream, flavour, count, list, real);                                           \
-  }
-#define SLUICE_BATCH_OF_VALUES(name)     \
-  SLUICE_BATCH_OF_VALUES_OF(name, false) \
-  SLUICE_BATCH_OF_VALUES_OF(name##_ptsz, true)
-SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp)
-SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp_v2)
-
-#define SLUICE_WAIT_VALUE_OF(name, type, flavour)                                                  \
-  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                     \
-    const auto real = [&] {                                                                        \
-      return RunUnplanned(stream, flavour, [&] { return g_real.name(stream, at, value, flags); }); \
-    };                                                                                             \
-    if (ReachesPastItsBlock({at, sizeof(type)})) return CUDA_ERROR_INVALID_VALUE;                  \
-    if (!IsManagedHere(at)) return real();                                                         \
-    return AwaitValue(stream, flavour, {at, value, flags, sizeof(type) == 8}, real);               \
-  }
-#define SLUICE_WAIT_VALUE(name, type)     \
-  SLUICE_WAIT_VALUE_OF(name, type, false) \
-  SLUICE_WAIT_VALUE_OF(name##_ptsz, type, true)
-SLUICE_WAIT_VALUE(cuStreamWaitValue32, cuuint32_t)
-SLUICE_WAIT_VALUE(cuStreamWaitValue32_v2, cuuint32_t)
-SLUICE_WAIT_VALUE(cuStreamWaitValue64, cuuint64_t)
-SLUICE_WAIT_VALUE(cuStreamWaitValue64_v2, cuuint64_t)
 
 }  // namespace entry
 }  // namespace sluice

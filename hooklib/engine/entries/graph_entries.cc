@@ -10,6 +10,7 @@
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/entries/node_ranges.h"
 #include "hooklib/engine/entries/value_nodes.h"
+#include "hooklib/engine/execute/value_graphs.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
 #include "hooklib/engine/observe/graph_access.h"
@@ -140,9 +141,8 @@ template <typename Add>
 CUresult AddAnyNode(const CUgraphNode* node, CUgraphNodeParams* params, Add add) {
   if (ReachesPastItsBlock(params)) return CUDA_ERROR_INVALID_VALUE;
   if (!params || params->type != CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) return NoteAddedNode(node, params, add(params));
-  const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& p = params->memOp;
   return AddValues(
-      {p.ctx, p.count, p.paramArray, p.flags}, [&] { return add(params); },
+      ValuesIn(*params), [&] { return add(params); },
       [&](CUgraph child) {
         CUgraphNodeParams as_child{};
         as_child.type = CU_GRAPH_NODE_TYPE_GRAPH;
@@ -200,13 +200,18 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA
                     [&](GraphAccess* changed) { changed->AddMemset(n, *s); });
 }
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraph child) {
+  if (value_graphs::ValuesOf(n)) return CUDA_ERROR_INVALID_VALUE;
   return ChangeNode(e, g_real.cuGraphExecChildGraphNodeSetParams(e, n, child), child,
                     [&](GraphAccess* changed) { changed->AddGraph(child, 1); });
 }
 
 CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParams* p) {
   if (ReachesPastItsBlock(p)) return CUDA_ERROR_INVALID_VALUE;
-  return ChangeNode(e, g_real.cuGraphExecNodeSetParams(e, n, p), p, [&](GraphAccess* changed) {
+  if (p && p->type == CU_GRAPH_NODE_TYPE_GRAPH && value_graphs::ValuesOf(n)) return CUDA_ERROR_INVALID_VALUE;
+  const auto real = [&] { return g_real.cuGraphExecNodeSetParams(e, n, p); };
+  const bool has_values = p && p->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  const CUresult result = has_values ? SetValuesIn(e, n, ValuesIn(*p), real) : real();
+  return ChangeNode(e, result, p, [&](GraphAccess* changed) {
     if (p->type == CU_GRAPH_NODE_TYPE_KERNEL) {
       const CUDA_KERNEL_NODE_PARAMS_v3& k = p->kernel;
       changed->AddKernel(n, {k.func, k.gridDimX, k.gridDimY, k.gridDimZ, k.blockDimX, k.blockDimY, k.blockDimZ,
@@ -224,7 +229,8 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParam
   });
 }
 CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
-  return ChangeNode(e, g_real.cuGraphExecBatchMemOpNodeSetParams(e, n, p), p,
+  const auto real = [&] { return g_real.cuGraphExecBatchMemOpNodeSetParams(e, n, p); };
+  return ChangeNode(e, p ? SetValuesIn(e, n, *p, real) : real(), p,
                     [&](GraphAccess* changed) { changed->AddStreamOperations(n, p->paramArray, p->count); });
 }
 

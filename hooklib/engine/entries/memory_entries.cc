@@ -61,6 +61,7 @@ CUresult Release(CUdeviceptr pointer, Real real, Stream* stream = nullptr) {
       if (const CUresult failure = device->AwaitContextOf(pointer); failure != CUDA_SUCCESS) return failure;
     }
     const bool is_ordered = stream && stream->device == device.get();
+    if (stream && !is_ordered) device->NoteForeignFree(*stream, pointer);
     const auto result = device->Free(pointer, is_ordered ? stream->id : 0, stream != nullptr);
     if (result && stream && *result == CUDA_SUCCESS) KeepBarrier(stream);
     if (result) return *result;
@@ -79,12 +80,18 @@ CUresult ServeFromPool(const void* caller, CUdeviceptr* pointer, uint64_t bytes,
     // The engine allocates on the current device, which need not be the stream's.
     if (const CUcontext home = stream->device->PoolContext(stream->owner)) {
       const ContextScope scope(home);
+      if (!TakeFrom(pool, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
       const CUresult result = Serve(caller, pointer, bytes, real, stream, pool.is_managed);
-      if (result == CUDA_SUCCESS && MayBeTracked(*pointer)) NoteServed(*pointer, bytes, pool, home);
+      if (result == CUDA_SUCCESS && MayBeTracked(*pointer)) {
+        NoteServed(*pointer, bytes, pool, home);
+      } else {
+        GiveBack(pool, bytes);
+      }
       return result;
     }
   }
-  return AllocateUnmanaged(pool.device < 0 ? nullptr : DeviceByOrdinal(pool.device), bytes, pointer, true, real);
+  Device* const device = !pool.is_known ? stream->device : pool.device < 0 ? nullptr : DeviceByOrdinal(pool.device);
+  return AllocateUnmanaged(device, bytes, pointer, true, real);
 }
 
 // The driver never gave it out. It answers for the stream then: no such one, or one that captures, where only memory of
@@ -171,7 +178,7 @@ SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync_ptsz, true)
 
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   const CUresult result = g_real.cuMemPoolCreate(pool, properties);
-  if (result == CUDA_SUCCESS && properties) NotePool(*pool, TraitsOf(*properties));
+  if (result == CUDA_SUCCESS && properties) NotePool(*pool, TraitsOf(*pool, *properties));
   return result;
 }
 
@@ -216,7 +223,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType type,
                                             unsigned long long flags) {
   const CUresult result = g_real.cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
-  if (result == CUDA_SUCCESS) NotePool(*pool, {});
+  if (result == CUDA_SUCCESS) NotePool(*pool, kUnknownPool);
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/block_ends.h"
 #include "hooklib/engine/entries/node_ranges.h"
+#include "hooklib/engine/entries/value_nodes.h"
 #include "hooklib/engine/execute/copy_sides.h"
 
 namespace sluice {
@@ -55,11 +56,13 @@ CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PAR
 }
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* params) {
   if (ReachesPastItsBlock(params)) return CUDA_ERROR_INVALID_VALUE;
-  return g_real.cuGraphNodeSetParams(node, params);
+  const auto real = [&] { return g_real.cuGraphNodeSetParams(node, params); };
+  return params && params->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP ? SetValues(node, ValuesIn(*params), real) : real();
 }
 CUresult cuGraphNodeSetParams_v2(CUgraphNode node, CUgraphNodeParams* params) {
   if (ReachesPastItsBlock(params)) return CUDA_ERROR_INVALID_VALUE;
-  return g_real.cuGraphNodeSetParams_v2(node, params);
+  const auto real = [&] { return g_real.cuGraphNodeSetParams_v2(node, params); };
+  return params && params->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP ? SetValues(node, ValuesIn(*params), real) : real();
 }
 
 }  // namespace entry

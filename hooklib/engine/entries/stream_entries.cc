@@ -7,6 +7,7 @@
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/failures.h"
+#include "hooklib/engine/device/green_contexts.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
 #include "hooklib/engine/observe/library_launches.h"
@@ -52,7 +53,8 @@ CUresult SynchronizeContext(CUcontext named, Wait wait) {
   if (device) {
     DeviceLock lock(device->mutex);
     for (const auto& stream : device->streams) {
-      if (stream->context && stream->context->handle == context) before.emplace_back(stream.get(), stream->seq.load());
+      if (stream->context && stream->handle && stream->context->handle == context)
+        before.emplace_back(stream.get(), stream->seq.load());
     }
   }
   const CUresult result = wait();
@@ -73,6 +75,17 @@ CUresult SynchronizeContext(CUcontext named, Wait wait) {
   return result;
 }
 
+// `wait`: the driver's call, which judges wrong arguments, and captures of the context.
+template <typename Wait>
+CUresult WaitInContext(CUcontext context, CUevent event, Wait wait) {
+  {
+    const ContextScope scope(context);
+    Device* const device = context && event && scope.is_current() ? CurrentDevice() : nullptr;
+    if (const auto result = device ? device->Gate(context, event) : std::nullopt) return *result;
+  }
+  return wait();
+}
+
 // As TraceStream: default streams by CUDA's own names for them.
 uint64_t CapturedStream(CUstream stream, bool ptsz) {
   return reinterpret_cast<uintptr_t>(stream || !ptsz ? stream : CU_STREAM_PER_THREAD);
@@ -81,7 +94,8 @@ uint64_t CapturedStream(CUstream stream, bool ptsz) {
 template <typename Begin>
 CUresult BeginCapture(CUstream stream, bool ptsz, CUstreamCaptureMode mode, Begin begin) {
   const CUstream handle = stream || !ptsz ? stream : CU_STREAM_PER_THREAD;
-  FindStream(stream, ptsz);  // a stream that is first met while it is captured stays unknown
+  // A stream that is first met while it is captured stays unknown.
+  if (Stream* const known = FindStream(stream, ptsz)) NoteWorkBeforeCapture(known);
   // Before the call, so that no engine call of another thread slips between. A stream that is captured already stays
   // in the set, whatever the driver answers.
   const bool is_new = NoteCapture(handle);
@@ -123,6 +137,15 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream) {
 CUresult cuCtxSynchronize() {
   return SynchronizeContext(nullptr, [] { return g_real.cuCtxSynchronize(); });
 }
+CUresult cuCtxWaitEvent(CUcontext context, CUevent event) {
+  return WaitInContext(context, event, [&] { return g_real.cuCtxWaitEvent(context, event); });
+}
+CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
+  CUcontext context = nullptr;
+  if (green && g_real.cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS) NoteGreenContext(context, green);
+  return WaitInContext(context, event, [&] { return g_real.cuGreenCtxWaitEvent(green, event); });
+}
+
 CUresult cuCtxSynchronize_v2(CUcontext context) {
   return SynchronizeContext(context, [context] { return g_real.cuCtxSynchronize_v2(context); });
 }

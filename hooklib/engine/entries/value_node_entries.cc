@@ -1,59 +1,107 @@
-// Nodes of graphs that write values. Where a value lies in managed memory, which the driver refuses, the node is a
-// child graph whose memsets do the same.
+// Nodes of graphs that write values. Where a value lies in managed memory, which the driver refuses, a child graph does
+// the same (value_graphs.h). To the application it is the node that it asked for.
 #include <atomic>
 
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/entries/value_nodes.h"
 #include "hooklib/engine/execute/stream_values.h"
+#include "hooklib/engine/execute/value_graphs.h"
 #include "hooklib/engine/observe/log.h"
 
 namespace sluice {
 
 namespace {
 
-// Nodes one behind the other.
-class Chain {
+// Whether a graph can stand for the values. If not, the driver refuses them: it takes none in managed memory.
+bool CanReplace(const CUDA_BATCH_MEM_OP_NODE_PARAMS& p) {
+  constexpr unsigned kMaxCount = 256;  // the driver's
+  if (!p.paramArray || p.count == 0 || p.count > kMaxCount || p.flags) return false;
+  for (unsigned i = 0; i < p.count; ++i) {
+    const CUstreamBatchMemOpParams& op = p.paramArray[i];
+    if (!NamesManaged(op)) continue;
+    if (IsWait(op)) {
+      LogWaitRefused();
+      return false;
+    }
+    if (op.writeValue.address % (op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64 ? 8 : 4)) return false;
+  }
+  return true;
+}
+
+void LogNodeRefused() {
+  static std::atomic<bool> logged{false};
+  if (logged.exchange(true)) return;
+  SLUICE_LOG(kWarn,
+             "a node of a graph is to write a value into memory that is oversubscribed, but was made for other memory, "
+             "which the driver refuses: make the node with such an address, or put the value into an allocation of at "
+             "most 4 KiB");
+}
+
+// A graph for the time of one call.
+class OwnGraph {
  public:
-  Chain() : result_(g_real.cuGraphCreate(&graph_, 0)) {}
-  ~Chain() {
+  OwnGraph() : result_(g_real.cuGraphCreate(&graph_, 0)) {}
+  ~OwnGraph() {
     if (graph_) g_real.cuGraphDestroy(graph_);
   }
-  Chain(const Chain&) = delete;
-  Chain& operator=(const Chain&) = delete;
+  OwnGraph(const OwnGraph&) = delete;
+  OwnGraph& operator=(const OwnGraph&) = delete;
 
-  template <typename Add>
-  void Append(Add add) {
-    if (result_ != CUDA_SUCCESS) return;
-    CUgraphNode next = nullptr;
-    result_ = add(&next, graph_, &last_, last_ ? size_t{1} : size_t{0});
-    last_ = next;
+  template <typename Use>
+  CUresult With(const CUDA_BATCH_MEM_OP_NODE_PARAMS& p, Use use) {
+    if (result_ == CUDA_SUCCESS) result_ = value_graphs::Fill(graph_, p);
+    return result_ == CUDA_SUCCESS ? use(graph_) : result_;
   }
-  CUgraph graph() const { return graph_; }
-  CUresult result() const { return result_; }
 
  private:
   CUgraph graph_ = nullptr;
-  CUgraphNode last_ = nullptr;
   CUresult result_;
 };
 
-void AppendWord(Chain* chain, CUcontext context, CUdeviceptr at, unsigned value) {
-  const CUDA_MEMSET_NODE_PARAMS word{at, 0, value, 4, 1, 1};
-  chain->Append([&](CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count) {
-    return g_real.cuGraphAddMemsetNode(node, graph, after, count, &word, context);
-  });
+// What the stream's next node depends on.
+struct CaptureInfo {
+  CUgraph graph = nullptr;
+  const CUgraphNode* after = nullptr;
+  const CUgraphEdgeData* edges = nullptr;
+  size_t count = 0;
+};
+
+CUresult InfoOf(CUstream handle, bool per_thread, CaptureInfo* info) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const auto newer = per_thread ? g_real.cuStreamGetCaptureInfo_v3_ptsz : g_real.cuStreamGetCaptureInfo_v3;
+  const auto older = per_thread ? g_real.cuStreamGetCaptureInfo_v2_ptsz : g_real.cuStreamGetCaptureInfo_v2;
+  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+  if (newer) {  // the older function fails where edges have data
+    result = newer(handle, &status, nullptr, &info->graph, &info->after, &info->edges, &info->count);
+  } else if (older) {
+    result = older(handle, &status, nullptr, &info->graph, &info->after, &info->count);
+  }
+  if (result != CUDA_SUCCESS) return result;
+  return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
-// The high word first: a reader of a counter below 2^32 sees no other value.
-void AppendWrite(Chain* chain, CUcontext context, const CUstreamBatchMemOpParams& op) {
-  const bool is_wide = op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
-  const CUdeviceptr at = op.writeValue.address;
-  if (is_wide) AppendWord(chain, context, at + 4, static_cast<unsigned>(op.writeValue.value64 >> 32));
-  AppendWord(chain, context, at, is_wide ? static_cast<unsigned>(op.writeValue.value64) : op.writeValue.value);
+CUresult AddCaptured(CUstream handle, bool per_thread, CUgraph child) {
+  CaptureInfo info;
+  CUresult result = InfoOf(handle, per_thread, &info);
+  if (result != CUDA_SUCCESS) return result;
+  CUgraphNode node = nullptr;
+  if (info.edges && g_real.cuGraphAddNode_v2) {
+    CUgraphNodeParams params{};
+    params.type = CU_GRAPH_NODE_TYPE_GRAPH;
+    params.graph.graph = child;
+    result = g_real.cuGraphAddNode_v2(&node, info.graph, info.after, info.edges, info.count, &params);
+  } else {
+    result = g_real.cuGraphAddChildGraphNode(&node, info.graph, info.after, info.count, child);
+  }
+  if (result != CUDA_SUCCESS) return result;
+  constexpr unsigned kSet = CU_STREAM_SET_CAPTURE_DEPENDENCIES;
+  const auto newer =
+      per_thread ? g_real.cuStreamUpdateCaptureDependencies_v2_ptsz : g_real.cuStreamUpdateCaptureDependencies_v2;
+  if (newer) return newer(handle, &node, nullptr, 1, kSet);
+  return (per_thread ? g_real.cuStreamUpdateCaptureDependencies_ptsz : g_real.cuStreamUpdateCaptureDependencies)(
+      handle, &node, 1, kSet);
 }
-
-bool IsReplaced(const CUstreamBatchMemOpParams& op) { return IsWrite(op) && NamesManaged(op); }
 
 }  // namespace
 
@@ -67,33 +115,42 @@ void LogWaitRefused() {
 
 CUresult AddValues(const CUDA_BATCH_MEM_OP_NODE_PARAMS& p, const std::function<CUresult()>& real,
                    const std::function<CUresult(CUgraph)>& add_child) {
-  if (!AnyNamesManaged(p.paramArray, p.count) || p.flags) return real();
-  for (unsigned i = 0; i < p.count; ++i) {
-    const CUstreamBatchMemOpParams& op = p.paramArray[i];
-    if (!NamesManaged(op)) continue;
-    if (IsWait(op)) {
-      LogWaitRefused();
-      return real();
-    }
-    if (op.writeValue.address % (op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64 ? 8 : 4)) return real();
+  if (AnyInPool(p.paramArray, p.count)) return CUDA_ERROR_INVALID_VALUE;
+  if (!AnyNamesManaged(p.paramArray, p.count) || !CanReplace(p)) return real();
+  return OwnGraph().With(p, add_child);
+}
+
+CUresult CaptureValues(CUstream handle, bool per_thread, unsigned count, CUstreamBatchMemOpParams* list,
+                       const std::function<CUresult()>& real) {
+  const Stream* const stream = FindStream(handle, per_thread);
+  return AddValues({stream ? stream->owner : nullptr, count, list, 0}, real,
+                   [&](CUgraph child) { return AddCaptured(handle, per_thread, child); });
+}
+
+CUresult SetValues(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS& p, const std::function<CUresult()>& real) {
+  if (AnyInPool(p.paramArray, p.count)) return CUDA_ERROR_INVALID_VALUE;
+  if (!value_graphs::ValuesOf(node)) {
+    if (AnyNamesManaged(p.paramArray, p.count)) LogNodeRefused();
+    return real();
   }
-  CUcontext context = p.ctx;
-  if (!context) g_real.cuCtxGetCurrent(&context);
-  Chain chain;
-  for (unsigned i = 0; i < p.count;) {
-    unsigned end = i;
-    while (end < p.count && !IsReplaced(p.paramArray[end])) ++end;
-    if (end != i) {
-      const CUDA_BATCH_MEM_OP_NODE_PARAMS part{p.ctx, end - i, p.paramArray + i, p.flags};
-      chain.Append([&](CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count) {
-        return g_real.cuGraphAddBatchMemOpNode(node, graph, after, count, &part);
-      });
-    } else {
-      AppendWrite(&chain, context, p.paramArray[end++]);
-    }
-    i = end;
+  return CanReplace(p) ? value_graphs::Fill(value_graphs::GraphOf(node), p) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult SetValuesIn(CUgraphExec executable, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS& p,
+                     const std::function<CUresult()>& real) {
+  if (AnyInPool(p.paramArray, p.count)) return CUDA_ERROR_INVALID_VALUE;
+  if (!value_graphs::ValuesOf(node)) {
+    if (AnyNamesManaged(p.paramArray, p.count)) LogNodeRefused();
+    return real();
   }
-  return chain.result() == CUDA_SUCCESS ? add_child(chain.graph()) : chain.result();
+  if (!CanReplace(p)) return CUDA_ERROR_INVALID_VALUE;
+  return OwnGraph().With(
+      p, [&](CUgraph graph) { return g_real.cuGraphExecChildGraphNodeSetParams(executable, node, graph); });
+}
+
+CUDA_BATCH_MEM_OP_NODE_PARAMS ValuesIn(const CUgraphNodeParams& params) {
+  const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& p = params.memOp;
+  return {p.ctx, p.count, p.paramArray, p.flags};
 }
 
 namespace entry {
@@ -103,6 +160,40 @@ CUresult cuGraphAddBatchMemOpNode(CUgraphNode* n, CUgraph g, const CUgraphNode* 
   const auto real = [&] { return g_real.cuGraphAddBatchMemOpNode(n, g, after, count, p); };
   if (!p) return real();
   return AddValues(*p, real, [&](CUgraph child) { return g_real.cuGraphAddChildGraphNode(n, g, after, count, child); });
+}
+
+CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode n, const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  const auto real = [&] { return g_real.cuGraphBatchMemOpNodeSetParams(n, p); };
+  return p ? SetValues(n, *p, real) : real();
+}
+
+CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode n, CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  const auto* const values = p ? value_graphs::ValuesOf(n) : nullptr;
+  if (!values) return g_real.cuGraphBatchMemOpNodeGetParams(n, p);
+  *p = value_graphs::ParamsOf(*values);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeGetParams(CUgraphNode n, CUgraphNodeParams* p) {
+  const auto* const values = p ? value_graphs::ValuesOf(n) : nullptr;
+  if (!values) return g_real.cuGraphNodeGetParams(n, p);
+  const CUDA_BATCH_MEM_OP_NODE_PARAMS params = value_graphs::ParamsOf(*values);
+  *p = {};
+  p->type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  p->memOp = {params.ctx, params.count, params.paramArray, params.flags};
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeGetType(CUgraphNode n, CUgraphNodeType* type) {
+  const CUresult result = g_real.cuGraphNodeGetType(n, type);
+  if (result == CUDA_SUCCESS && *type == CU_GRAPH_NODE_TYPE_GRAPH && value_graphs::ValuesOf(n))
+    *type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  return result;
+}
+
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode n, CUgraph* graph) {
+  if (value_graphs::ValuesOf(n)) return CUDA_ERROR_INVALID_VALUE;
+  return g_real.cuGraphChildGraphNodeGetGraph(n, graph);
 }
 
 }  // namespace entry

@@ -58,6 +58,7 @@ bool Request(const std::vector<memory::Extent>& runs) {
 bool DiscardRuns(const std::vector<memory::Extent>& runs, CUstream stream) {
   Space& space = TheSpace();
   const DiscardsBy by = space.by.load(std::memory_order_acquire);
+  const OwnWait own;
   if (by == DiscardsBy::kCalls) return QueueDiscard(runs, stream) && g_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
   return by == DiscardsBy::kRequests && Request(runs);
 }

@@ -10,6 +10,7 @@
 
 #include "hooklib/client/descriptor.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/device_lock.h"
 
 namespace sluice {
 
@@ -48,8 +49,10 @@ std::vector<int> SpacesOfProcess(int) {
 }  // namespace
 
 DriverPort TheDriverPort() {
-  if (const sluice_driver_port_table* const table = Extension())
+  if (const sluice_driver_port_table* const table = Extension()) {
+    if (table->watch_locks) table->watch_locks(HeldDeviceLocks::CountInWaits);
     return {table->open_tools, table->control, SpacesOfExtension, table->evict};
+  }
   return {OpenTools, Control, SpacesOfProcess, nullptr};
 }
 

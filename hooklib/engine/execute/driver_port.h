@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#define SLUICE_DRIVER_PORT_VERSION 1
+#define SLUICE_DRIVER_PORT_VERSION 2
 
 // Answers of a driver in place of its kernel module. Plain C; every function may be called from any thread.
 struct sluice_driver_port_table {
@@ -25,6 +25,9 @@ struct sluice_driver_port_table {
   // `entry` comes to it, and stream `queue` goes on when it is done. Both are CUstreams. With no ranges: whether the
   // driver does so (CUDA_SUCCESS), or the engine's own threads are to make requests. Returns a CUresult.
   int (*evict)(void* entry, void* queue, const uint64_t* bases, const uint64_t* lengths, size_t count, int threads);
+  // Told at start: `held` returns how many of the engine's locks the calling thread holds. The driver may report a call
+  // that waits for the application's work meanwhile. Null: it does not look.
+  void (*watch_locks)(int (*held)(void));
 };
 
 // Exported by the driver: its table for this version of the port, or null where it does not know the version.

@@ -72,6 +72,7 @@ void DeviceTransfers::PopulateNow(const policy::Plan& plan, Stream* stream) {
   if (!discard_owner || discard_owner->discard_queue.done >= discard_op) {
     const CUstream housekeeping = Housekeeping(stream->context);
     populate(housekeeping);
+    const OwnWait own;
     g_real.cuStreamSynchronize(housekeeping);
     return;
   }

@@ -20,7 +20,19 @@ inline bool IsWrite(const CUstreamBatchMemOpParams& op) {
 inline bool IsWait(const CUstreamBatchMemOpParams& op) {
   return op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
 }
+// Memory of a pool: the driver refuses values in it, wherever it lies here (docs/lab/2026-11-25-differential-h100.md).
+inline bool IsOfPool(CUdeviceptr at) {
+  if (!MayBeTracked(at)) return false;
+  const std::optional<TrackedAddress> block = FindTracked(at);
+  return block && block->allocation.stream_ordered;
+}
 // Both kinds have their address in the same place.
+inline bool AnyInPool(const CUstreamBatchMemOpParams* list, unsigned count) {
+  const auto is_in = [](const CUstreamBatchMemOpParams& op) {
+    return (IsWrite(op) || IsWait(op)) && IsOfPool(op.writeValue.address);
+  };
+  return list && std::any_of(list, list + count, is_in);
+}
 inline bool NamesManaged(const CUstreamBatchMemOpParams& op) {
   return (IsWrite(op) || IsWait(op)) && IsManagedHere(op.writeValue.address);
 }

@@ -170,7 +170,13 @@ void* BeginCounted(CUstream handle, bool per_thread) {
     DeviceLock lock(stream->device->mutex);
     stream->device->RecordEvent(stream);
   }
+  if (g_captures.load(std::memory_order_relaxed) > 0) NoteWorkBeforeCapture(stream);  // a wait may make it part of one
   return stream;
+}
+
+void NoteWorkBeforeCapture(Stream* stream) {
+  DeviceLock lock(stream->device->mutex);
+  stream->device->RecordEvent(stream);
 }
 
 // Counted when the driver has it, as in RunCounted.

@@ -69,6 +69,10 @@ CUresult RunUnplanned(CUstream handle, bool per_thread, Issue issue) {
   return result;
 }
 
+// The stream may become part of a capture with the next call. An event shows the end of its work until then: nothing
+// can be asked about a stream that is captured.
+void NoteWorkBeforeCapture(Stream* stream) SLUICE_TAKES_DEVICE_LOCK;
+
 // Behind a call in a stream's order that the engine served without the driver. The call joins the legacy
 // stream's barrier all the same: in the legacy stream it is one for the blocking streams of the context, and in a
 // blocking stream it comes behind the legacy stream's work. An event does the same (an H100 with driver 580:

@@ -1,5 +1,5 @@
-// The driver's interface at /dev/nvidia-uvm-tools, as far as the engine uses it: trackers that count or record what the
-// driver does. Numbers and layouts are the same in 535 and 580.
+// The driver's interface at /dev/nvidia-uvm-tools, as far as the engine uses it: trackers that count or record the
+// driver's events. Numbers and layouts are the same in 535 and 580.
 #ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_UVM_TOOLS_H_
 #define SLUICE_HOOKLIB_ENGINE_OBSERVE_UVM_TOOLS_H_
 

@@ -51,7 +51,7 @@ std::vector<Extent> Residency::WrittenParts(Extent range) {
   Settle();
   std::vector<Extent> parts;
   chunks_.ForEach(range, [&](const Chunk& chunk) {
-    if (!chunk.has_contents()) return;
+    if (chunk.discarded() && !chunk.has_contents()) return;
     const Va begin = std::max(range.base, chunk.base), end = std::min(range.end(), chunk.base + kChunkBytes);
     if (parts.empty() || parts.back().end() != begin) parts.push_back({begin, 0});
     parts.back().bytes += end - begin;

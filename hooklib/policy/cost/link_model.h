@@ -32,11 +32,11 @@ inline constexpr size_t kLinkStepCount = 9;
 // How memory may be at hand for its next uses.
 enum class Residence : uint8_t {
   kResident,    // it stays
-  kSwapped,     // it leaves with its contents, and is fetched whole
-  kDuplicated,  // it leaves as a duplicate, and is fetched as one
-  kDiscarded,   // it leaves without its contents, and is populated
+  kSwapped,     // it is evicted with its contents, and is fetched whole
+  kDuplicated,  // it is evicted as a duplicate, and is fetched as one
+  kDiscarded,   // it is discarded, and is populated
   kRemote,      // it is used in host memory
-  kFaulted,     // it leaves, and faults bring the touched pages
+  kFaulted,     // it is evicted, and faults bring the touched pages
 };
 
 // A margin: a price counts as `numerator` / `denominator` of itself.

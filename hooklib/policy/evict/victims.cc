@@ -37,7 +37,7 @@ uint64_t Eviction::Rank(const Chunk& chunk) const {
     return std::min(freed_at + reuse_distance_x64_ / 64, kRankClass - 1);
   if (chunk.next_use != kNever && chunk.next_use >= now_ && !is_partial) {
     uint64_t distance = chunk.next_use - now_;
-    // A duplicate leaves and comes back for less, and is worth that much less room.
+    // Eviction and fetch of a duplicate cost less, and it is worth that much less room.
     if (chunk.duplicate()) {
       distance = distance * link_.Cost(Residence::kSwapped, kChunkBytes, 0) /
                  link_.Cost(Residence::kDuplicated, kChunkBytes, 0);

@@ -142,7 +142,7 @@ bool RemoteAccess::ExchangeByPasses(const Predictor& predictor, std::vector<Chun
   return true;
 }
 
-// `hot` may get more room than the `cold` chunks leave: that of chunks used in the first half of a host run, for hot
+// `hot` may get more room than the `cold` chunks release: that of chunks used in the first half of a host run, for hot
 // ones that are used much later. Of the hot chunks those used last are promoted.
 void RemoteAccess::ExchangeByOrder(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold) {
   const auto position = [this](const Chunk* chunk) { return PositionInHostRun(*chunk).value_or(0); };

@@ -1,4 +1,4 @@
-// What the predictor remembers of a launch (predictor.h), and the hash that tells launches apart.
+// The predictor's record of a launch (predictor.h), and the hash that tells launches apart.
 #ifndef SLUICE_HOOKLIB_POLICY_PREDICT_LAUNCH_LOG_H_
 #define SLUICE_HOOKLIB_POLICY_PREDICT_LAUNCH_LOG_H_
 

@@ -51,10 +51,10 @@ class TouchSampler {
   const TouchStats& stats() const { return stats_; }
 
   // --- sampling ---
-  // How many of `unknown` chunks of the operand may be tried now. `*touched`: the tried chunks that the launch is
-  // expected to touch, of all its operands; this call subtracts its own part. `sparse`: the launch took less time than
-  // the link needs for its operands, so most of their chunks are untouched. Samples of resident chunks alone may
-  // mislead there, since faults brought the touched ones.
+  // How many of `unknown` chunks of the operand may be tried now.
+  // `*touched`: the tried chunks that the launch is expected to touch, of all its operands. This call subtracts its
+  // own. `sparse`: the launch took less time than the link needs for its operands. So most of their chunks are
+  // untouched. Samples of resident chunks alone may mislead there, since faults brought the touched ones.
   size_t Allowance(Extent operand, size_t unknown, double* touched, bool sparse = false);
   // The same of `old` chunks that were touched long ago.
   size_t AllowanceOfOld(Extent operand, size_t old, double* touched) const;

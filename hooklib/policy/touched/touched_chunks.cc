@@ -101,8 +101,8 @@ size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::op
   return operands_.empty() ? 0 : operands_[std::min(*hot_extents, operands_.size()) - 1].end;
 }
 
-// More is named than fits: `most` resident chunks of operands that may be untouched leave, and are tried. `touched`: as
-// and `sparse`: as in TouchSampler::Allowance.
+// More is named than fits: `most` resident chunks of operands that may be untouched are evicted, and tried.
+// `touched` and `sparse`: as in TouchSampler::Allowance.
 void TouchedChunks::SampleResident(std::span<const Extent> extents, PlannedLaunch* launch, double touched, size_t* most,
                                    bool is_graph, bool sparse) {
   const uint64_t min_age = std::max(kMinAgeLaunches, kMinAgeIterations * iterations_.length());
@@ -149,7 +149,7 @@ void TouchedChunks::SampleResident(std::span<const Extent> extents, PlannedLaunc
 void TouchedChunks::TryResident(Chunk* chunk, Extent operand, StreamId stream) {
   touched_.Begin(chunk, operand);
   chunk->named_at = 0;
-  chunk->remote_iteration = 0;  // a promoted chunk does not leave for want of room
+  chunk->remote_iteration = 0;  // a promoted chunk is not evicted for want of room
   UnmapRemote(chunk);
   EvictChunk(chunk, stream, &plan_.now);
 }

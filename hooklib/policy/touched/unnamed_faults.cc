@@ -2,7 +2,7 @@
 // trees. No name tells which. Pages that faults bring so are resident beyond all that residency knows of, and would
 // stay for ever. So the driver's count of faulted bytes is compared with those that named chunks explain. Once more
 // came, all absent chunks are evicted once, as fault residue, and faults are recorded from then on: their chunks are
-// resident, and leave like others.
+// resident, and are evicted like others.
 #include <algorithm>
 #include <utility>
 
@@ -46,7 +46,7 @@ void TouchedChunks::NoteCountedFaults(uint64_t bytes) {
 
 // A launch that did not name the chunk has faulted on it. While it is resident nothing tells of its use. So a chunk
 // that faults again soon after its eviction stays for as many times that long (as with refault distances in Linux's
-// workingset.c), and leaves after those whose next use is farther.
+// workingset.c), and is evicted after those whose next use is farther.
 void TouchedChunks::TakeFaultedIn(Chunk* chunk) {
   if (chunk->has_fault_residue() || chunk->mapped_remote() || IsEvicting(*chunk) || chunk->live_bytes == 0) return;
   // The record may be of the bytes before: a discarded chunk that passed for resident would be written by faults.

@@ -5,7 +5,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -20,9 +19,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
@@ -38,15 +34,6 @@ var (
 	steps  = flag.Int("steps", 10000, "random steps")
 	seed   = flag.Int64("seed", 1, "of the random steps")
 )
-
-// share is a claim as the scheduler allocated it.
-type share struct {
-	object  *resourceapi.ResourceClaim
-	card    int
-	gib     int
-	percent int
-	users   int // pods
-}
 
 type node struct {
 	dir       string
@@ -112,181 +99,6 @@ func (n *node) writeCards() {
 	}
 	n.must(os.WriteFile(n.path("nvml.new"), []byte(text.String()), 0o644))
 	n.must(os.Rename(n.path("nvml.new"), n.path("nvml")))
-}
-
-func (n *node) held(card int) (gib, percent int) {
-	for _, s := range n.shares {
-		if s.card == card {
-			gib, percent = gib+s.gib, percent+s.percent
-		}
-	}
-	return gib, percent
-}
-
-func quantity(text string) *resource.Quantity {
-	q := resource.MustParse(text)
-	return &q
-}
-
-// allocate is the scheduler: a claim on a card with room, or nil.
-func (n *node) allocate(gib, percent int) *share {
-	card := n.random.Intn(cards)
-	heldGiB, heldPercent := n.held(card)
-	if n.unhealthy[card] || heldGiB+gib > cardGiB || heldPercent+percent > 100 {
-		return nil
-	}
-	n.next++
-	name := fmt.Sprintf("claim-%d", n.next)
-	id := types.UID(fmt.Sprintf("share-%d", n.next))
-	result := resourceapi.DeviceRequestAllocationResult{
-		Request: "gpu", Driver: "sluice.dev", Pool: nodeName, Device: fmt.Sprintf("gpu-%d", card), ShareID: &id,
-		ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
-			"memory": *quantity(fmt.Sprintf("%dGi", gib)), "compute": *quantity(fmt.Sprint(percent)),
-		},
-	}
-	object := &resourceapi.ResourceClaim{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID(fmt.Sprintf("uid-%d", n.next))},
-	}
-	object.Status.Allocation = &resourceapi.AllocationResult{}
-	object.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{result}
-	s := &share{object: object, card: card, gib: gib, percent: percent}
-	n.shares[name] = s
-	return s
-}
-
-func podUID(number int) types.UID { return types.UID(fmt.Sprintf("pod-uid-%d", number)) }
-
-func (n *node) pod(shares ...*share) *v1.Pod {
-	n.next++
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "team", Name: fmt.Sprintf("pod-%d", n.next), UID: podUID(n.next),
-	}}
-	container := v1.Container{Name: "main"}
-	for _, s := range shares {
-		name := s.object.Name
-		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, v1.PodResourceClaim{Name: name, ResourceClaimName: &name})
-		container.Resources.Claims = append(container.Resources.Claims, v1.ResourceClaim{Name: name})
-		s.users++
-		s.object.Status.ReservedFor = append(s.object.Status.ReservedFor,
-			resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
-		n.api.put(s.object)
-	}
-	pod.Spec.Containers = []v1.Container{container}
-	n.pods[pod.UID] = pod
-	n.publish()
-	return pod
-}
-
-// reaching repeats a call, as kubelet's pod workers do, while the plugin watcher replaces the connection to a driver that
-// was restarted: it closes the old one up to seconds later. Any other error is the driver's. It says whether a call failed.
-func (n *node) reaching(call func() error) (failed bool) {
-	n.await("kubelet's connection", func() error {
-		err := call()
-		if err == nil {
-			return nil
-		}
-		failed = true
-		for _, passing := range []string{"client connection is closing", "not registered", "is not usable", "connection error", "error reading from server"} {
-			if strings.Contains(err.Error(), passing) {
-				n.counts["reconnects"]++
-				return err
-			}
-		}
-		n.fail("%v", err)
-		return nil
-	})
-	return failed
-}
-
-func (n *node) prepare(pod *v1.Pod) {
-	n.reaching(func() error { return n.kubelet.dra.PrepareResources(context.Background(), pod) })
-	info, err := n.kubelet.dra.GetResources(pod, &pod.Spec.Containers[0])
-	n.must(err)
-	var names []string
-	for _, device := range info.CDIDevices {
-		names = append(names, device.Name)
-	}
-	for _, claim := range pod.Spec.ResourceClaims {
-		s := n.shares[claim.Name]
-		for _, want := range []string{"sluice.dev/claim=" + string(s.object.UID), fmt.Sprintf("sluice.dev/gpu=GPU-%d", s.card)} {
-			if !slices.Contains(names, want) {
-				n.fail("%s: CDI names %v lack %s", pod.Name, names, want)
-			}
-		}
-	}
-}
-
-func (n *node) end(pod *v1.Pod) {
-	failed := n.reaching(func() error { return n.kubelet.dra.UnprepareResources(context.Background(), pod) })
-	n.ended(pod, failed)
-}
-
-// ended updates the model. Where a call failed, kubelet's next one takes a claim from the other pods that use it: it has
-// dropped this pod's reference at the first call, and then counts the last other one as this pod's
-// (unprepareResources, Kubernetes 1.34 to 1.37). Those pods are then prepared anew, as a restart of kubelet does it.
-func (n *node) ended(pod *v1.Pod, failed bool) {
-	delete(n.pods, pod.UID)
-	n.publish()
-	for _, claim := range pod.Spec.ResourceClaims {
-		s := n.shares[claim.Name]
-		s.object.Status.ReservedFor = slices.DeleteFunc(s.object.Status.ReservedFor,
-			func(r resourceapi.ResourceClaimConsumerReference) bool { return r.UID == pod.UID })
-		n.api.put(s.object)
-		if s.users--; s.users == 0 {
-			n.api.remove(claim.Name)
-			delete(n.shares, claim.Name)
-		} else if failed {
-			n.counts["lost"]++
-			n.prepareUsers(claim.Name)
-		}
-	}
-}
-
-func (n *node) prepareUsers(claim string) {
-	for _, pod := range n.pods {
-		if slices.ContainsFunc(pod.Spec.ResourceClaims, func(c v1.PodResourceClaim) bool { return c.Name == claim }) {
-			n.prepare(pod)
-		}
-	}
-}
-
-// reached waits until kubelet has found the driver, by a claim of its own.
-func (n *node) reached() {
-	s := n.allocate(1, 1)
-	for ; s == nil; s = n.allocate(1, 1) {
-		if len(n.pods) > 0 && n.random.Intn(cards) == 0 {
-			n.endAny() // all cards may be full
-		}
-	}
-	pod := n.pod(s)
-	n.await("kubelet to reach the driver", func() error {
-		return n.kubelet.dra.PrepareResources(context.Background(), pod)
-	})
-	n.end(pod)
-}
-
-func (n *node) any() *v1.Pod {
-	var all []types.UID
-	for uid := range n.pods {
-		all = append(all, uid)
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	slices.Sort(all) // the same steps for one seed
-	return n.pods[all[n.random.Intn(len(all))]]
-}
-
-// endAny waits until kubelet reaches the driver.
-func (n *node) endAny() {
-	pod, failed := n.any(), false
-	n.await("a pod's end", func() error {
-		err := n.kubelet.dra.UnprepareResources(context.Background(), pod)
-		failed = failed || err != nil
-		return err
-	})
-	n.ended(pod, failed)
 }
 
 // without lists the elements of a that are not in b.
@@ -465,26 +277,4 @@ func main() {
 	n.process.terminate()
 	delete(n.counts, "steps")
 	fmt.Println("ok:", *steps, "steps", n.counts)
-}
-
-// comingPods are more than can start while kubelet's thread waits for a core.
-const comingPods = 2000
-
-// publish tells kubelet which pods are active: others lose their claims, at its start and once a minute. Kubelet reads the
-// list first and its claims later. A pod that started in between would lose its claims, too, so that pods to come are in the
-// list.
-func (n *node) publish() {
-	if n.next >= n.comingFrom {
-		n.comingFrom = n.next + comingPods
-		coming := make([]*v1.Pod, 0, 2*comingPods)
-		for i := n.next + 1; i <= n.comingFrom+comingPods; i++ {
-			coming = append(coming, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", UID: podUID(i)}})
-		}
-		n.coming.Store(&coming)
-	}
-	out := make([]*v1.Pod, 0, len(n.pods))
-	for _, pod := range n.pods {
-		out = append(out, pod)
-	}
-	n.active.Store(&out)
 }

@@ -1,0 +1,168 @@
+// Work that waits for other contexts' work, other GPUs' streams, captures, and the legacy stream.
+#include "test/engine/host_flag.h"
+#include "test/engine/scenario.h"
+
+using namespace scenario;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+CUevent Event(unsigned flags) {
+  CUevent event = nullptr;
+  OK(cuEventCreate(&event, flags));
+  return event;
+}
+
+}  // namespace
+
+// All future work of the context waits, the engine's own included. Calls that return at once without the hook must not
+// wait for that work.
+SCENARIO(contexts_wait_for_an_event) {
+  Card card;
+  const CUstream gated = card.Stream(), working = card.Stream();
+  const HostFlag gate;
+  const CUdeviceptr old = Alloc(64 * kMiB);
+  OK(cuMemsetD8Async(old, 1, 64 * kMiB, working));
+  OK(cuCtxSynchronize());
+  gate.MakeWait(gated);
+  const CUevent event = Event(CU_EVENT_DISABLE_TIMING);
+  OK(cuEventRecord(event, gated));
+  OK(cuCtxWaitEvent(card.context, event));
+  const CUdeviceptr fresh = Alloc(64 * kMiB), other = Alloc(200 * kMiB);
+  CUdeviceptr pooled = 0;
+  OK(cuMemAllocAsync(&pooled, 64 * kMiB, working));
+  for (const CUdeviceptr block : {fresh, other, pooled, old}) card.Named(working, {Update(block, 64 * kMiB)});
+  OK(cuMemFreeAsync(pooled, working));
+  Print("waits", cuStreamQuery(working));
+  gate.Set(1);
+  PrintDigest("old", old, 64 * kMiB);
+  PrintDigest("fresh", fresh, 64 * kMiB);
+}
+
+// The same with memory that was freed before, so that it is discarded and populated anew.
+SCENARIO(contexts_wait_for_an_event_with_freed_memory) {
+  Card card;
+  const CUstream gated = card.Stream(), working = card.Stream();
+  const HostFlag gate;
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(Alloc(64 * kMiB));
+  for (int i = 0; i < 3; ++i) {
+    for (const CUdeviceptr block : blocks) card.Named(working, {Update(block, 64 * kMiB)});
+  }
+  OK(cuCtxSynchronize());
+  for (size_t i = 0; i < 4; ++i) OK(cuMemFree(blocks[i]));
+  gate.MakeWait(gated);
+  const CUevent event = Event(CU_EVENT_DISABLE_TIMING);
+  OK(cuEventRecord(event, gated));
+  OK(cuCtxWaitEvent(card.context, event));
+  for (size_t i = 0; i < 4; ++i) blocks[i] = Alloc(64 * kMiB);
+  for (const CUdeviceptr block : blocks) card.Named(working, {Write(block, 64 * kMiB)});
+  gate.Set(1);
+  for (const CUdeviceptr block : blocks) PrintDigest("block", block, 64 * kMiB);
+}
+
+// The stream's wait for a value in device memory is served by a thread that copies the value.
+SCENARIO(contexts_wait_for_an_event_beside_waits_for_values) {
+  Card card;
+  const CUstream gated = card.Stream(), waiting = card.Stream(), working = card.Stream();
+  const HostFlag gate;
+  const CUdeviceptr block = Alloc(64 * kMiB), done = Alloc(64 * kMiB);
+  OK(cuMemsetD8Async(block, 0, 64 * kMiB, working));
+  OK(cuCtxSynchronize());
+  OK(cuStreamWaitValue32(waiting, block, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  gate.MakeWait(gated);
+  const CUevent event = Event(CU_EVENT_DISABLE_TIMING);
+  OK(cuEventRecord(event, gated));
+  OK(cuCtxWaitEvent(card.context, event));
+  OK(cuStreamWriteValue32(working, block, 1, 0));
+  OK(cuMemsetD8Async(done, 7, 64 * kMiB, waiting));
+  Print("waits", cuStreamQuery(waiting));
+  gate.Set(1);
+  PrintDigest("done", done, 64 * kMiB);
+}
+
+// Memory of one GPU is freed in a stream of another one, which reads it later.
+SCENARIO(freed_in_a_stream_of_another_gpu) {
+  CUcontext contexts[2]{};
+  OK(cuInit(0));
+  for (int i = 0; i < 2; ++i) OK(cuDevicePrimaryCtxRetain(&contexts[i], i));
+  OK(cuCtxSetCurrent(contexts[1]));
+  CUstream other = nullptr;
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  const CUdeviceptr copy = Alloc(64 * kMiB);
+  OK(cuCtxSetCurrent(contexts[0]));
+  Card card(0);
+  const HostFlag gate;
+  const CUstream own = card.Stream();
+  CUdeviceptr block = 0, next = 0;
+  OK(cuMemAllocAsync(&block, 64 * kMiB, own));
+  OK(cuMemsetD8Async(block, 5, 64 * kMiB, own));
+  OK(cuStreamSynchronize(own));
+  OK(cuCtxSetCurrent(contexts[1]));
+  gate.MakeWait(other);
+  OK(cuMemcpyPeerAsync(copy, contexts[1], block, contexts[0], 64 * kMiB, other));
+  OK(cuMemFreeAsync(block, other));
+  OK(cuCtxSetCurrent(contexts[0]));
+  OK(cuMemAllocAsync(&next, 64 * kMiB, own));
+  OK(cuMemsetD8Async(next, 6, 64 * kMiB, own));
+  OK(cuStreamSynchronize(own));
+  OK(cuCtxSynchronize());  // waits for none of the other GPU's work
+  OK(cuMemFree(Alloc(64 * kMiB)));
+  gate.Set(1);
+  OK(cuCtxSetCurrent(contexts[1]));
+  OK(cuCtxSynchronize());
+  std::vector<unsigned char> bytes(64);
+  OK(cuMemcpyDtoH(bytes.data(), copy, bytes.size()));
+  Print("copy", bytes.front());
+}
+
+// cuMemFree waits for the work that a stream got before it was captured, also where another stream's event made it part
+// of the capture.
+SCENARIO(free_beside_a_capture_waits_for_earlier_work) {
+  Card card;
+  const CUstream first = card.Stream(), joining = card.Stream();
+  const CUdeviceptr block = Alloc(64 * kMiB), freed = Alloc(64 * kMiB);
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, 4096, 0));
+  auto* const results = static_cast<volatile uint32_t*>(host);
+  results[0] = 0;
+  results[1] = 0;
+  OK(cuMemsetD32(block, 7, kMiB));
+  OK(cuCtxSynchronize());
+  const CUstream streams[] = {first, joining};
+  for (size_t i = 0; i < 2; ++i) {
+    card.Launch(streams[i], {Read(block, 64 * kMiB)}, 50'000'000);
+    OK(cuMemcpyDtoHAsync(static_cast<char*>(host) + 4 * i, block + 4 * i, 4, streams[i]));
+  }
+  OK(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_RELAXED));
+  const CUevent fork = Event(CU_EVENT_DISABLE_TIMING), join = Event(CU_EVENT_DISABLE_TIMING);
+  OK(cuEventRecord(fork, first));
+  OK(cuStreamWaitEvent(joining, fork, 0));
+  OK(cuMemFree(freed));
+  Print("first", results[0]);
+  Print("joining", results[1]);
+  OK(cuEventRecord(join, joining));
+  OK(cuStreamWaitEvent(first, join, 0));
+  CUgraph graph = nullptr;
+  OK(cuStreamEndCapture(first, &graph));
+  OK(cuCtxSynchronize());
+}
+
+// A discard in a blocking stream comes behind the legacy stream's work, as other calls do.
+SCENARIO(discard_is_behind_the_legacy_stream) {
+  Card card;
+  CUstream blocking = nullptr;
+  OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  const CUstream waiting = card.Stream();
+  const HostFlag gate;
+  const CUdeviceptr block = card.Managed(64 * kMiB);
+  OK(cuMemsetD8Async(block, 1, 64 * kMiB, blocking));
+  OK(cuCtxSynchronize());
+  gate.MakeWait(CU_STREAM_LEGACY);
+  card.Discard(blocking, block, 64 * kMiB);
+  const CUevent event = Event(CU_EVENT_DISABLE_TIMING);
+  OK(cuEventRecord(event, blocking));
+  OK(cuStreamWaitEvent(waiting, event, 0));
+  Print("waits", cuStreamQuery(waiting));
+  gate.Set(1);
+  OK(cuCtxSynchronize());
+}

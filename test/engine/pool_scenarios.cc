@@ -1,0 +1,97 @@
+// Memory pools: by whichever handle, and their largest sizes.
+#include "test/engine/scenario.h"
+
+using namespace scenario;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+uint64_t FreeBytes() {
+  size_t left = 0, total = 0;
+  OK(cuMemGetInfo(&left, &total));
+  return left;
+}
+
+}  // namespace
+
+// A pool is the same one, whichever call gave its handle out: its memory counts.
+SCENARIO(pools_by_any_handle_count) {
+  Card card;
+  CUstream s = card.Stream();
+  const auto pool_at = [](CUdeviceptr at) {
+    CUmemoryPool pool = nullptr;
+    OK(cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, at));
+    return pool;
+  };
+  const auto allocate = [&](const char* what, CUmemoryPool pool) {
+    const uint64_t before = FreeBytes();
+    CUdeviceptr block = 0;
+    OK(cuMemAllocFromPoolAsync(&block, 64 * kMiB, pool, s));
+    if (Budget() != 0) EXPECT(before - FreeBytes() == 64 * kMiB);
+    card.Named(s, {Write(block, 64 * kMiB, 1)});
+    PrintDigest(what, block, 64 * kMiB);
+    std::printf("of that pool %d\n", pool_at(block) == pool);
+    OK(cuMemFreeAsync(block, s));
+    OK(cuStreamSynchronize(s));
+    if (Budget() != 0) EXPECT(before == FreeBytes());
+  };
+  CUdeviceptr first = 0, captured = 0;
+  OK(cuMemAllocAsync(&first, kMiB, s));
+  allocate("by a pointer", pool_at(first));
+  // The pool of graphs' memory is no call's to give out.
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuMemAllocAsync(&captured, kMiB, s));
+  OK(cuStreamEndCapture(s, &graph));
+  OK(cuGraphInstantiate(&exec, graph, 0));
+  OK(cuGraphLaunch(exec, s));
+  OK(cuStreamSynchronize(s));
+  const CUmemoryPool unseen = pool_at(captured);
+  allocate("of graphs", unseen);
+  std::vector<CUdeviceptr> blocks;
+  CUresult result = CUDA_SUCCESS;
+  while (Budget() != 0 && blocks.size() < 512 && result == CUDA_SUCCESS) {
+    CUdeviceptr block = 0;
+    result = cuMemAllocFromPoolAsync(&block, 64 * kMiB, unseen, s);
+    if (result == CUDA_SUCCESS) blocks.push_back(block);
+  }
+  if (Budget() != 0) EXPECT(result == CUDA_ERROR_OUT_OF_MEMORY && blocks.size() * 64 * kMiB <= Budget());
+  CUmemoryPool standard = nullptr, current = nullptr;
+  OK(cuDeviceGetDefaultMemPool(&standard, 0));
+  OK(cuDeviceGetMemPool(&current, 0));
+  std::printf("the default pool %d %d\n", standard == pool_at(first), current == standard);
+}
+
+SCENARIO(pools_have_a_largest_size) {
+  Card card;
+  CUstream s = card.Stream();
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  props.maxSize = 64 * kMiB;
+  CUmemoryPool pool = nullptr, unbounded = nullptr;
+  OK(cuMemPoolCreate(&pool, &props));
+  props.maxSize = 0;
+  OK(cuMemPoolCreate(&unbounded, &props));
+  std::vector<CUdeviceptr> blocks;
+  const auto ask = [&](const char* what, size_t bytes, CUmemoryPool from) {
+    CUdeviceptr block = 0;
+    const CUresult result = from ? cuMemAllocFromPoolAsync(&block, bytes, from, s) : cuMemAllocAsync(&block, bytes, s);
+    if (result == CUDA_SUCCESS) blocks.push_back(block);
+    std::printf("%s: %d\n", what, result);
+  };
+  ask("more than the whole", 72 * kMiB, pool);
+  ask("the first", 48 * kMiB, pool);
+  ask("the second", 48 * kMiB, pool);
+  ask("what is left", 16 * kMiB, pool);
+  ask("one more byte", 1, pool);
+  ask("of another", 96 * kMiB, unbounded);
+  OK(cuMemFreeAsync(blocks[0], s));
+  OK(cuStreamSynchronize(s));
+  ask("after a free", 40 * kMiB, pool);
+  OK(cuDeviceSetMemPool(0, pool));
+  ask("as the current pool", 40 * kMiB, nullptr);
+  ask("as the current pool, small", 4 * kMiB, nullptr);
+  for (size_t i = 1; i < blocks.size(); ++i) card.Launch(s, {Write(blocks[i], 4 * kMiB)});
+  OK(cuStreamSynchronize(s));
+}
