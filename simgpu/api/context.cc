@@ -25,8 +25,7 @@ CUstream NewStreamHandle(CUcontext c, unsigned flags, int priority, bool legacy)
   s->id = TheDriver().next_id++;
   s->sim = Sim().NewStream(c->card, c, (flags & CU_STREAM_NON_BLOCKING) == 0, legacy);
   c->streams.insert(s);
-  Simulator::Lock held;  // of the caller; a wait in an empty queue does not use it
-  for (const FencePtr& barrier : c->barriers) Sim().SubmitWait(held, s->sim, barrier);
+  s->sim->gates = c->barriers;
   return s;
 }
 

@@ -53,7 +53,7 @@ CUresult WaitInContexts(Call& call, const std::vector<CUcontext>& contexts, CUev
   NEED(!AnyCaptures(contexts, call), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   if (e->fence == nullptr) return CUDA_SUCCESS;
   for (CUcontext c : contexts) {
-    for (CUstream s : c->streams) Sim().SubmitWait(call.lock, s->sim, e->fence);
+    for (CUstream s : c->streams) s->sim->gates.push_back(e->fence);
     std::erase_if(c->barriers, [](const FencePtr& barrier) { return barrier->done; });
     c->barriers.push_back(e->fence);
   }

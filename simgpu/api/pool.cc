@@ -39,7 +39,7 @@ CUmemoryPool CurrentPool(int card) {
 
 CUresult Take(CUmemoryPool pool, size_t bytes, CUdeviceptr* out) {
   const uint64_t size = (bytes + 511) / 512 * 512;
-  constexpr uint64_t kUnit = 2 << 20;  // the manual does not say how a pool's largest size is rounded
+  constexpr uint64_t kUnit = 32 << 20;  // an H200, driver 580
   const uint64_t most = (pool->props.maxSize + kUnit - 1) / kUnit * kUnit;
   NEED(most == 0 || (pool->reserved <= most && size <= most - pool->reserved), CUDA_ERROR_OUT_OF_MEMORY);
   if (!Sim().TakeUnmanaged(pool->card, size)) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "misuse.h"
 #include "pace.h"
@@ -90,6 +91,7 @@ void Simulator::Recycle(Op* op) {
 }
 
 void Simulator::Submit(Lock& lock, Stream* s, Op* op) {
+  for (const FencePtr& gate : std::exchange(s->gates, {})) SubmitWait(lock, s, gate);
   if (s->legacy || s->blocking) {
     for (Stream* other : streams_) {
       if (other == s || other->context != s->context || !other->Busy()) continue;

@@ -37,6 +37,7 @@ struct Stream {
   int pending_prefetches = 0;
   bool zombie = false;  // destroyed by the API; drained, then reused
   bool Busy() const { return !queue.empty(); }
+  std::vector<FencePtr> gates;  // cuCtxWaitEvent: its next work waits for them (an H200: an empty stream does not)
 };
 
 struct CardFigures {
@@ -78,7 +79,7 @@ class Simulator {
   // Processes everything due up to the calling thread's time.
   void CatchUp(Lock& lock);
   // The calling thread waits. A wait that cannot end is misuse.
-  // `is_transfer`: for a transfer that no work holds back.
+  // `is_transfer`: for a transfer that depends on no work.
   void WaitFence(Lock& lock, const FencePtr& fence, const char* what, bool is_transfer = false);
   // How many locks the hook holds in this thread. A wait for work that it makes with one is misuse. Null: it does not
   // tell.

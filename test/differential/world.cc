@@ -87,7 +87,7 @@ void World::Use(int thread, int context) {
 int World::NewLine(int stream, int context) {
   lines_.push_back({});
   lines_.back().stream = stream;
-  lines_.back().clock = gates_[context];
+  lines_.back().gate = gates_[context];
   return static_cast<int>(lines_.size()) - 1;
 }
 
@@ -146,6 +146,7 @@ Stamp World::Submit(int stream, bool runs) {
   const Stream& self = streams[stream];
   Line& line = lines_[self.line];
   line.clock.Join(host_);
+  line.clock.Join(line.gate);
   if (runs) JoinBarrier(stream);
   const Stamp stamp{self.line, ++line.last};
   line.clock.Add(stamp);
@@ -219,7 +220,7 @@ bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
   if (way == 2 && !SyncFree(source.context)) way = 1;
   const int event = way == 0 || way == 3 || way == 5 || way >= 10 ? EventOf(source.context, there, random) : -1;
   if (event >= 0 || is_default) Use(there, source.context);
-  if (event >= 0 && source.number == 0 && target_.waits) {
+  if (event >= 0 && way != 10 && source.number == 0 && target_.waits) {
     JoinBarrier(from);
     lines_[source.line].barrier = lines_[source.line].clock;
   }
@@ -238,7 +239,8 @@ bool World::Order(int stream, Stamp stamp, int thread, Random& random) {
       Emit(kRecordContext, there, {source.context, event});
       Clock all;
       for (const Line& line : lines_) {
-        if (IsPart(line.stream, source.context)) all.Join(line.clock);
+        // Whether work of a destroyed stream is part of it was not asked of a card.
+        if (IsPart(line.stream, source.context) && streams[line.stream].live) all.Join(line.clock);
       }
       const int waiter = ThreadFor(stream, thread);
       if (streams[stream].number <= 1) Use(waiter, streams[stream].context);
@@ -298,7 +300,7 @@ void World::EmitGate(int context, int event, int thread, const Clock& clock) {
   const Clock gate = clock;  // of a line that may change
   Emit(kGateContext, thread, {context, event});
   for (size_t i = 0; i < lines_.size(); ++i) {
-    if (IsPart(lines_.At(i).stream, context)) lines_[i].clock.Join(gate);
+    if (IsPart(lines_.At(i).stream, context)) lines_[i].gate.Join(gate);
   }
   for (int i = 0; i < kMaxContexts; ++i) {
     const bool is_green_part = contexts[context].primary && contexts[i].green && contexts[i].family == context;

@@ -39,6 +39,7 @@ struct Stream {
 };
 struct Line {
   Clock clock;    // everything that its next work waits for, and all of its own
+  Clock gate;     // and what its next work waits for besides: an empty stream waits for no gate (H200, driver 580)
   Clock barrier;  // the same when its newest work was queued that runs: the legacy stream's barrier covers no more
   uint32_t last = 0;
   int stream = -1;

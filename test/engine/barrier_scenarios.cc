@@ -146,23 +146,3 @@ SCENARIO(free_beside_a_capture_waits_for_earlier_work) {
   OK(cuStreamEndCapture(first, &graph));
   OK(cuCtxSynchronize());
 }
-
-// A discard in a blocking stream comes behind the legacy stream's work, as other calls do.
-SCENARIO(discard_is_behind_the_legacy_stream) {
-  Card card;
-  CUstream blocking = nullptr;
-  OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
-  const CUstream waiting = card.Stream();
-  const HostFlag gate;
-  const CUdeviceptr block = card.Managed(64 * kMiB);
-  OK(cuMemsetD8Async(block, 1, 64 * kMiB, blocking));
-  OK(cuCtxSynchronize());
-  gate.MakeWait(CU_STREAM_LEGACY);
-  card.Discard(blocking, block, 64 * kMiB);
-  const CUevent event = Event(CU_EVENT_DISABLE_TIMING);
-  OK(cuEventRecord(event, blocking));
-  OK(cuStreamWaitEvent(waiting, event, 0));
-  Print("waits", cuStreamQuery(waiting));
-  gate.Set(1);
-  OK(cuCtxSynchronize());
-}

@@ -43,7 +43,6 @@ scenario("contexts_wait_for_an_event_with_freed_memory", pressed=256 * MIB)
 scenario("contexts_wait_for_an_event_beside_waits_for_values", evicts=False)
 scenario("freed_in_a_stream_of_another_gpu", profile="two-gpu", evicts=False)
 scenario("free_beside_a_capture_waits_for_earlier_work", evicts=False)
-scenario("discard_is_behind_the_legacy_stream", evicts=False)
 scenario("no_wait_on_the_host", of="launching_thread_opens_the_gate")
 
 

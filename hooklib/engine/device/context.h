@@ -33,7 +33,7 @@ struct Context {
   // Its queues carry transfers that no application stream asked for.
   Stream* engine_stream SLUICE_BY_DEVICE_LOCK = nullptr;
   // Work of other GPUs' streams in which memory of this context was freed; null: none was.
-  Stream* foreign_frees SLUICE_BY_DEVICE_LOCK = nullptr;
+  Stream* peer_frees SLUICE_BY_DEVICE_LOCK = nullptr;
   eviction_threads::CellPage eviction_cells SLUICE_BY_DEVICE_LOCK;
   std::vector<eviction_threads::CellPage> spare_cells SLUICE_BY_DEVICE_LOCK;  // of its green contexts that ended
   int64_t raised_limit_bytes SLUICE_BY_DEVICE_LOCK = 0;  // by which its limits (heap, printf, stacks) were raised

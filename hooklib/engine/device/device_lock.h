@@ -31,8 +31,8 @@ class HeldDeviceLocks {
   static constinit thread_local int t_count, t_own_waits;
 };
 
-// A wait for the engine's own transfers, which depend on no work of the application: it may be made with a device's lock
-// held. The simulated driver reports every other one (driver_port.h).
+// A wait for the engine's own transfers, which depend on no work of the application: it may be made with a device's
+// lock held. The simulated driver reports every other one (driver_port.h).
 class OwnWait {
  public:
   OwnWait() { ++HeldDeviceLocks::t_own_waits; }

@@ -2,6 +2,7 @@
 #include "hooklib/engine/device/device_streams.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
@@ -65,41 +66,42 @@ bool DeviceStreams::IsPartOf(const Context& context, CUcontext handle) {
 
 std::optional<CUresult> DeviceStreams::Gate(CUcontext handle, CUevent event) {
   DeviceLock lock(mutex);
-  ContextFor(handle);
   for (const auto& stream : streams) {
     if (!stream->context || !stream->handle || stream->destroyed || !IsPartOf(*stream->context, handle)) continue;
     if (IsCapturing(*stream)) return std::nullopt;
   }
   RelaxedCapture relaxed;
-  for (const auto& [other, context] : contexts) {
-    if (!IsPartOf(*context, handle)) continue;
-    const ContextScope scope(other);
-    if (!scope.is_current()) continue;
-    if (!context->gate_stream) context->gate_stream = MakeQueueStream();
-    const CUresult result = g_real.cuStreamWaitEvent(context->gate_stream, event, 0);
-    if (result != CUDA_SUCCESS) return result;
-    const CUevent gate = context->events.Record(context->gate_stream);
-    if (!gate) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (context->gate) context->events.Give(context->gate);  // the new one is behind it
-    context->gate = gate;
-    ++context->gates;
-    for (const auto& stream : streams) {
-      const bool is_mine = !stream->per_thread() || stream->thread == ThisThread();
-      if (stream->context == context.get() && is_mine) PassGates(stream.get());
-    }
-  }
+  const ContextScope scope(handle);
+  if (!scope.is_current()) return std::nullopt;
+  Context* const context = ContextFor(handle);
+  if (!context->gate_stream) context->gate_stream = MakeQueueStream();
+  const CUresult result = g_real.cuStreamWaitEvent(context->gate_stream, event, 0);
+  if (result != CUDA_SUCCESS) return result;
+  const CUevent gate = context->events.Record(context->gate_stream);
+  if (!gate) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (context->gate) context->events.Give(context->gate);  // the new one is behind it
+  context->gate = gate;
+  ++context->gates;
   NoteGates();
   return CUDA_SUCCESS;
 }
 
-void DeviceStreams::PassGates(Stream* stream) {
-  Context* const context = stream->context;
-  if (!context || !stream->handle || stream->destroyed || stream->gates == context->gates) return;
-  stream->gates = context->gates;
-  const ContextScope scope(context->handle);
-  RelaxedCapture relaxed;
-  if (scope.is_current() && g_real.cuStreamWaitEvent(stream->handle, context->gate, 0) == CUDA_SUCCESS)
-    stream->seq.fetch_add(1, std::memory_order_release);
+bool DeviceStreams::PassGates(Stream* stream) {
+  if (!stream->context || !stream->handle || stream->destroyed) return true;
+  const auto primary = contexts.find(MemoryContext(stream->context->handle));
+  const std::pair<Context*, uint64_t*> gates[] = {
+      {stream->context, &stream->gates},
+      {primary != contexts.end() ? primary->second.get() : nullptr, &stream->primary_gates}};
+  for (const auto& [context, passed] : gates) {
+    if (!context || *passed == context->gates) continue;
+    if (IsCapturing(*stream)) return false;
+    *passed = context->gates;
+    const ContextScope scope(stream->context->handle);
+    RelaxedCapture relaxed;
+    if (scope.is_current() && g_real.cuStreamWaitEvent(stream->handle, context->gate, 0) == CUDA_SUCCESS)
+      stream->seq.fetch_add(1, std::memory_order_release);
+  }
+  return true;
 }
 
 Stream* DeviceStreams::StreamById(memory::StreamId id) {
@@ -124,7 +126,7 @@ Stream* DeviceStreams::NewStream(Context* context) {
     stream->destroyed = false;
     stream->mark_wanted.store(false, std::memory_order_relaxed);
     stream->done_at_failed_wait = 0;
-    stream->gates = 0;
+    stream->gates = stream->primary_gates = 0;
     stream->gates_seen.store(0, std::memory_order_relaxed);
     return stream;
   }
@@ -153,7 +155,7 @@ void DeviceStreams::Retire(Stream* stream) {
   retired_.push_back(stream);
 }
 
-void DeviceStreams::NoteForeignFree(const Stream& stream, memory::Va address) {
+void DeviceStreams::NotePeerFree(const Stream& stream, memory::Va address) {
   RelaxedCapture relaxed;
   CUevent event = nullptr;
   {
@@ -166,14 +168,14 @@ void DeviceStreams::NoteForeignFree(const Stream& stream, memory::Va address) {
   const memory::Allocation* const allocation = live.Find(address, &base);
   Context* const context = allocation ? OwnerOf(base, allocation->unevictable) : nullptr;
   if (context) {
-    Stream*& foreign = context->foreign_frees;
-    if (!foreign) {
-      foreign = NewStream(context);
-      foreign->handle = nullptr;  // the driver has none: the context must not wait for this work
-      foreign->blocking = false;
+    Stream*& peer = context->peer_frees;
+    if (!peer) {
+      peer = NewStream(context);
+      peer->handle = nullptr;  // the driver has none: the context must not wait for this work
+      peer->blocking = false;
     }
-    foreign->recorded = foreign->seq.fetch_add(1, std::memory_order_release) + 1;
-    foreign->events.emplace_back(foreign->recorded, event);
+    peer->recorded = peer->seq.fetch_add(1, std::memory_order_release) + 1;
+    peer->events.emplace_back(peer->recorded, event);
   } else {
     g_real.cuEventDestroy_v2(event);
   }

@@ -16,11 +16,12 @@ class DeviceStreams : public DeviceContainer {
   CUcontext MemoryContext(CUcontext current);
   CUstream Housekeeping(Context* context) SLUICE_DEVICE_LOCKED;
   // All work that the application queues in the context from now on waits for the event, and that of its green
-  // contexts. In place of cuCtxWaitEvent, which would hold the engine's streams back, too: a wait for a value ends by a
+  // contexts. In place of cuCtxWaitEvent, which would stop the engine's streams, too: a wait for a value ends by a
   // copy of the engine's. Nothing: the driver must answer, since a stream of the context is captured.
   std::optional<CUresult> Gate(CUcontext handle, CUevent event) SLUICE_TAKES_DEVICE_LOCK;
   // The stream waits for gates that it does not know yet. On the thread of a per-thread default stream.
-  void PassGates(Stream* stream) SLUICE_DEVICE_LOCKED;
+  // False: not now, since it is captured, or a capture bars it.
+  bool PassGates(Stream* stream) SLUICE_DEVICE_LOCKED;
   Stream* StreamById(memory::StreamId id) SLUICE_DEVICE_LOCKED;  // null: its context is gone
   // The state of a new stream: that of an ended one whose work is over, of the context with its queues, or of another
   // one that left none. Or a new one.
@@ -29,7 +30,7 @@ class DeviceStreams : public DeviceContainer {
   void Retire(Stream* stream) SLUICE_DEVICE_LOCKED;
   // Memory at this address is freed behind the work of another GPU's stream: it counts as work of this device, so that
   // fences wait for it.
-  void NoteForeignFree(const Stream& stream, memory::Va address) SLUICE_TAKES_DEVICE_LOCK;
+  void NotePeerFree(const Stream& stream, memory::Va address) SLUICE_TAKES_DEVICE_LOCK;
   // The card for which the driver is to count and record; null: the only one, which may have another name there.
   const unsigned char* UuidForDriver() const;
 
@@ -60,7 +61,7 @@ class DeviceStreams : public DeviceContainer {
  protected:
   bool IsPartOf(const Context& context, CUcontext handle);  // the context itself, or one of its green contexts
   using DeviceContainer::DeviceContainer;
-  void PollForeign(Stream* stream) SLUICE_DEVICE_LOCKED;
+  void PollPeerFrees(Stream* stream) SLUICE_DEVICE_LOCKED;
   void AwaitByQueries(memory::Mark mark) SLUICE_TAKES_DEVICE_LOCK;
   Context* OwnerOf(memory::Va block, bool is_unevictable) SLUICE_DEVICE_LOCKED;  // by its arena; null: none
   bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;  // its work, and everything on its queues

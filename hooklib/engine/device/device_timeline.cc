@@ -34,7 +34,7 @@ void DeviceStreams::PollEvents(Stream* stream) {
   if (stream->polled_in == poll_epoch) return;
   stream->polled_in = poll_epoch;
   if (stream->events.empty()) return;
-  if (stream == stream->context->foreign_frees) return PollForeign(stream);
+  if (stream == stream->context->peer_frees) return PollPeerFrees(stream);
   const ContextScope scope(stream->context->handle);
   while (!stream->events.empty() && IsReached(stream->events.front().second, stream->context->handle)) {
     stream->completed = std::max(stream->completed, stream->events.front().first);
@@ -44,7 +44,7 @@ void DeviceStreams::PollEvents(Stream* stream) {
 }
 
 // An event can be queried with any context current. It may have ended with its own.
-void DeviceStreams::PollForeign(Stream* stream) {
+void DeviceStreams::PollPeerFrees(Stream* stream) {
   while (!stream->events.empty() && g_real.cuEventQuery(stream->events.front().second) != CUDA_ERROR_NOT_READY) {
     stream->completed = std::max(stream->completed, stream->events.front().first);
     g_real.cuEventDestroy_v2(stream->events.front().second);

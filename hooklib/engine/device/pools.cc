@@ -66,7 +66,7 @@ CUmemoryPool HandleOf(const PoolTraits& pool) { return pool.handle ? pool.handle
 
 // The largest size of a pool, as the driver rounds it. Only newer drivers tell it.
 uint64_t MaxBytesOf(CUmemoryPool pool, uint64_t asked) {
-  constexpr uint64_t kUnit = 2 << 20;
+  constexpr uint64_t kUnit = 32 << 20;  // an H200, driver 580
   cuuint64_t bytes = 0;
   const bool is_told = g_real.cuMemPoolGetAttribute &&
                        g_real.cuMemPoolGetAttribute(pool, cuda_newer::kMaxPoolSize, &bytes) == CUDA_SUCCESS;

@@ -199,7 +199,7 @@ bool WaitFor(const NumberedEvents& events, uint64_t op, CUstream waiter) {
   return true;
 }
 
-Stream* FindStream(CUstream handle, bool per_thread_default) {
+Stream* FindStream(CUstream handle, bool per_thread_default, bool for_work) {
   const CUstream normal = NormalHandle(handle, per_thread_default);
   const bool is_default = IsDefault(normal);
   const uint64_t generation = HandleGeneration();
@@ -250,8 +250,9 @@ Stream* FindStream(CUstream handle, bool per_thread_default) {
   }
   if (const uint64_t gates = g_gates.load(std::memory_order_acquire);
       found->gates_seen.load(std::memory_order_relaxed) != gates) {
+    if (!for_work) return found;  // not cached: the next work passes them
     DeviceLock lock(found->device->mutex);
-    found->device->PassGates(found);
+    if (!found->device->PassGates(found)) return found;
     found->gates_seen.store(gates, std::memory_order_relaxed);
   }
   cache = {key.context, normal, generation, found};

@@ -36,7 +36,7 @@ class EventPool {
 // hardware offers priorities. Null: the driver gives none.
 CUstream MakeQueueStream();
 
-// Operations by ascending number, each with an event behind it.
+// Operations by ascending number, with events behind them.
 using NumberedEvents = std::deque<std::pair<uint64_t, CUevent>>;
 
 // One of the queues of a stream: a non-blocking stream of the engine's own with numbered operations.
@@ -52,12 +52,10 @@ struct TransferQueue {
   NumberedEvents events SLUICE_BY_DEVICE_LOCK;
 
   bool HasStream() SLUICE_DEVICE_LOCKED;  // makes it at the first call; false where the driver gives none
-  // `waiter`, the queue's stream or its entry, waits on the GPU for everything that `application` holds now. By a new
-  // event, always: the stream may have been told to wait for others since its newest one was set. False: the driver
-  // gives no event, or none for the way back.
+  // `waiter`, the queue's stream or its entry, waits on the GPU for all that `application` holds now. Always by a new
+  // event: the stream may wait for others since its newest one. False: no event, or none for the way back.
   bool Follow(CUstream application, CUstream waiter, EventPool* pool) SLUICE_DEVICE_LOCKED;
-  // An event behind everything that the queue holds now stands for operation `op`. Without one the operation counts as
-  // done at once: order is lost for it, bytes are not.
+  // An event behind all that the queue holds stands for operation `op`. Without one its order is lost, bytes are not.
   void Stamp(uint64_t op, EventPool* pool) SLUICE_DEVICE_LOCKED;
 };
 
@@ -77,11 +75,12 @@ struct Stream {
   std::atomic<uint64_t> copies{0};  // of it, copies and memsets
   // Keeps a launch and its event together while the device is active.
   memory::Lock order SLUICE_ACQUIRED_BEFORE(g_device_lock);
-  std::atomic<uint64_t> gates_seen{0};       // all gates of the process when it last passed its context's
-  uint64_t gates SLUICE_BY_DEVICE_LOCK = 0;  // of its context that it has passed
-  std::atomic<bool> mark_wanted{false};      // per-thread stream: only its own thread can record on it
+  std::atomic<uint64_t> gates_seen{0};               // all gates of the process when it last passed its context's
+  uint64_t gates SLUICE_BY_DEVICE_LOCK = 0;          // of its context that it has passed
+  uint64_t primary_gates SLUICE_BY_DEVICE_LOCK = 0;  // of a green context's primary one
+  std::atomic<bool> mark_wanted{false};              // per-thread stream: only its own thread can record on it
 
-  // No work is added: the application destroyed the stream, or its thread ended. The work that it holds still runs.
+  // The application destroyed the stream, or its thread ended. The work that it holds still runs.
   bool destroyed SLUICE_BY_DEVICE_LOCK = false;
   uint64_t completed SLUICE_BY_DEVICE_LOCK = 0;  // of seq
   // Device::poll_epoch when its events, and the stream itself, were queried.
@@ -103,8 +102,8 @@ struct Stream {
 
 // The state of a stream as the caller named it, in whatever context. `per_thread_default`: the entry's flavour. Null
 // where a default stream is named without a current context, and for a stream that is first met while it is captured.
-// About 15 ns when a thread goes on using the same stream.
-Stream* FindStream(CUstream handle, bool per_thread_default);
+// `for_work`: it passes gates first. About 15 ns when a thread goes on using the same stream.
+Stream* FindStream(CUstream handle, bool per_thread_default, bool for_work = true);
 // The application destroys it, with whatever context current: call before the driver does.
 void RetireStream(CUstream handle);
 // The thread with this number ends: so do its per-thread default streams.
@@ -113,12 +112,10 @@ void EndThreadStreams(uint64_t thread);
 uint64_t ThisThread();
 // Handles may have changed their meaning: cached streams are looked up anew.
 void ForgetStreamCache();
-// The context is gone: its handles, and its own, may be given again and mean something else. Takes the map's lock
-// alone.
+// The context is gone: its handles, and its own, may mean something else. Takes the map's lock alone.
 void ForgetStreamsOf(CUcontext context);
 uint64_t HandleGeneration();
-// A context has a new gate (DeviceStreams::Gate): each stream passes it when it is found next.
-void NoteGates();
+void NoteGates();  // a context has a new one (DeviceStreams::Gate): streams pass it when they are found next
 
 // Open captures (captures.h).
 extern std::atomic<int> g_captures;

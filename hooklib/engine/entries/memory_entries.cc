@@ -61,7 +61,7 @@ CUresult Release(CUdeviceptr pointer, Real real, Stream* stream = nullptr) {
       if (const CUresult failure = device->AwaitContextOf(pointer); failure != CUDA_SUCCESS) return failure;
     }
     const bool is_ordered = stream && stream->device == device.get();
-    if (stream && !is_ordered) device->NoteForeignFree(*stream, pointer);
+    if (stream && !is_ordered) device->NotePeerFree(*stream, pointer);
     const auto result = device->Free(pointer, is_ordered ? stream->id : 0, stream != nullptr);
     if (result && stream && *result == CUDA_SUCCESS) KeepBarrier(stream);
     if (result) return *result;

@@ -185,11 +185,7 @@ CUresult DiscardBatch(CUdeviceptr* pointers, size_t* sizes, size_t count, unsign
     return RunUnplanned(handle, per_thread, [&] { return real(pointers, sizes, count, flags, handle); });
   if (others.pointers.empty()) {
     unsigned stream_flags = 0;
-    if (Stream* const stream = FindStream(handle, per_thread)) {
-      const CUresult failure = CurrentFailure();
-      if (failure == CUDA_SUCCESS) KeepBarrier(stream);
-      return failure;
-    }
+    if (FindStream(handle, per_thread)) return CurrentFailure();
     return (per_thread ? g_real.cuStreamGetFlags_ptsz : g_real.cuStreamGetFlags)(handle, &stream_flags);
   }
   return RunUnplanned(handle, per_thread, [&] {

@@ -192,6 +192,8 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr p
     if (IsFreeInArena(pointer)) return CUDA_ERROR_NOT_FOUND;
     return g_real.cuMemGetAddressRange_v2(base, bytes, pointer);
   }
+  CUcontext current = nullptr;
+  if (g_real.cuCtxGetCurrent(&current) != CUDA_SUCCESS || !current) return CUDA_ERROR_INVALID_CONTEXT;
   const memory::Extent block = BlockOf(*tracked, pointer);
   if (base) *base = block.base;
   if (bytes) *bytes = block.bytes;

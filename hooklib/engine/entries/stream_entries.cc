@@ -20,7 +20,7 @@ namespace {
 // The application waited: all work that was queued before is done, which saves queries.
 template <typename Wait>
 CUresult Synchronize(CUstream handle, bool ptsz, Wait wait) {
-  Stream* stream = FindStream(handle, ptsz);
+  Stream* stream = FindStream(handle, ptsz, false);
   const uint64_t seq = stream ? stream->seq.load(std::memory_order_acquire) : 0;
   const CUresult result = wait();
   if (stream) NoteAnswer(stream->owner, result);

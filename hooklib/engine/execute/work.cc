@@ -170,7 +170,8 @@ void* BeginCounted(CUstream handle, bool per_thread) {
     DeviceLock lock(stream->device->mutex);
     stream->device->RecordEvent(stream);
   }
-  if (g_captures.load(std::memory_order_relaxed) > 0) NoteWorkBeforeCapture(stream);  // a wait may make it part of one
+  // A wait may make it part of a capture; never the legacy stream, where an event would break one.
+  if (g_captures.load(std::memory_order_relaxed) > 0 && !stream->legacy()) NoteWorkBeforeCapture(stream);
   return stream;
 }
 
