@@ -25,26 +25,43 @@ long ThreadNs() {
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
-// Prints on stderr by how much memory grew, and the time of a round in the first and in the last thousand: that of the
-// quickest tenth, since other processes use the caches, too.
+// Work that takes the same number of instructions each time, so that the machine's other load can be told.
+long ReferenceNs() {
+  static volatile uint64_t sink = 1;
+  const long begin = ThreadNs();
+  uint64_t hash = sink;
+  for (int i = 0; i < 20'000; ++i) hash = (hash ^ static_cast<uint64_t>(i)) * 0x9e3779b97f4a7c15u;
+  sink = hash;
+  return ThreadNs() - begin;
+}
+
+// Prints on stderr by how much memory grew, and the time of a round in the first and in the last thousand, in
+// thousandths of the reference: each that of the quickest ones, which other processes disturbed least.
 void Churn(const std::function<void(int)>& round) {
-  constexpr int kRounds = 10'000, kBegin = 1500, kPart = 1000;
-  std::vector<long> first, last;
+  constexpr int kRounds = 10'000, kBegin = 1500;
+  constexpr size_t kPart = 1000, kQuick = kPart / 50;
+  const auto quick = [](std::vector<long>& times) {
+    std::nth_element(times.begin(), times.begin() + kQuick, times.end());
+    return times[kQuick];
+  };
   long before = 0;
+  std::array<long, 2> parts{};  // the first, the last
+  std::vector<long> times, references;
   for (int i = 0; i < kRounds; ++i) {
     if (i == kBegin) before = ResidentKib();
+    if (i == kBegin || i == kRounds - static_cast<int>(kPart)) {
+      times.clear();
+      references.clear();
+    }
+    const bool is_timed = i >= kBegin && times.size() < kPart;
+    if (is_timed) references.push_back(ReferenceNs());
     const long begin = ThreadNs();
     round(i);
-    const long ns = ThreadNs() - begin;
-    if (i >= kBegin && i < kBegin + kPart) first.push_back(ns);
-    if (i >= kRounds - kPart) last.push_back(ns);
+    if (is_timed) times.push_back(ThreadNs() - begin);
+    if (times.size() == kPart && is_timed) parts.at(i == kRounds - 1 ? 1 : 0) = quick(times) * 1000 / quick(references);
   }
   const long grown = ResidentKib() - before;
-  const auto quick = [](std::vector<long>& of) {
-    std::nth_element(of.begin(), of.begin() + kPart / 10, of.end());
-    return of[kPart / 10];
-  };
-  std::fprintf(stderr, "grown by %ld KiB\nfirst %ld ns, last %ld ns\n", grown, quick(first), quick(last));
+  std::fprintf(stderr, "grown by %ld KiB\nfirst %ld, last %ld\n", grown, parts[0], parts[1]);
 }
 
 }  // namespace

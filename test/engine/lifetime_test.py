@@ -54,7 +54,7 @@ def growth(outcome):
 
 def slowdown(outcome):
     """How many times longer the last rounds of the scenario took than the first."""
-    first, last = map(int, re.search(r"^first (\d+) ns, last (\d+) ns$", outcome.err, re.M).groups())
+    first, last = map(int, re.search(r"^first (\d+), last (\d+)$", outcome.err, re.M).groups())
     return last / first
 
 
@@ -81,7 +81,7 @@ def contexts_end():
     for name in ("ten_thousand_contexts", "ten_thousand_green_contexts"):
         unhooked = run(name, env=no_quarantine())
         for budget in (GIB // 2, 6 * GIB):
-            for _attempt in range(3):  # other processes disturb a run
+            for _attempt in range(6):  # other processes disturb a run by half its time
                 hooked = run(name, budget, env=no_quarantine())
                 slower = slowdown(hooked) / max(1, slowdown(unhooked))
                 if slower <= 1.2:
