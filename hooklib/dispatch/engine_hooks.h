@@ -3,6 +3,7 @@
 #ifndef SLUICE_HOOKLIB_DISPATCH_ENGINE_HOOKS_H_
 #define SLUICE_HOOKLIB_DISPATCH_ENGINE_HOOKS_H_
 
+#include <atomic>
 #include <cstdint>
 
 #include "hooklib/dispatch/cuda_api.h"
@@ -37,6 +38,10 @@ struct ShareUser {
 int ShareUsers(const char* uuid, ShareUser* users, int max);
 // GPU time of the container in the last second, percent; -1: no agent says it.
 int ShareUtilization(const char* uuid);
+
+// Set in a child of a process that uses CUDA. All its calls go to the driver, which refuses them: any lock of the
+// engine's may be held there for ever.
+extern std::atomic<bool> g_is_forked_child;
 
 // Around a driver call that queues work which no entry plans. `per_thread`: the flavour that names default streams. The
 // result of BeginCounted goes to EndCounted; null: nothing is counted.

@@ -25,6 +25,7 @@ namespace sluice::entry {
 namespace sluice {
 
 constinit Real g_real;
+constinit std::atomic<bool> g_is_forked_child{false};
 
 namespace {
 
@@ -47,6 +48,8 @@ struct Counted<Member, kPerThread, CUresult(Args...)> {
   static CUresult Call(Args... args) {
     const auto real = g_real.*Member;
     if (real == nullptr) return CUDA_ERROR_NOT_FOUND;
+    if (g_is_forked_child.load(std::memory_order_relaxed)) [[unlikely]]
+      return real(args...);
     CUstream stream = nullptr;
     const auto take = [&stream](auto arg) {
       if constexpr (std::is_same_v<decltype(arg), CUstream>) stream = arg;
@@ -62,12 +65,13 @@ struct Counted<Member, kPerThread, CUresult(Args...)> {
 // As hooks.def writes them.
 enum class Capture { kNone, UNSAFE, UNSAFE_BESIDE, NEVER, NEVER_UNSAFE_BESIDE };
 
-// The entry of a row that the driver may refuse while a stream is captured: the driver is asked before the engine's
-// entry, which would serve the call. That entry is reached by a tail jump, since it looks at its return address.
-template <auto Defined, Capture kRule, bool kPerThread, typename Function>
+// In front of each of the engine's entries. In a forked child the driver takes its place. Where the driver may refuse
+// the call while a stream is captured, it is asked before, since the entry would serve the call. The entry is reached
+// by a tail jump: it looks at its return address.
+template <auto Defined, auto Member, Capture kRule, bool kPerThread, typename Function>
 struct Guarded;
-template <auto Defined, Capture kRule, bool kPerThread, typename... Args>
-struct Guarded<Defined, kRule, kPerThread, CUresult(Args...)> {
+template <auto Defined, auto Member, Capture kRule, bool kPerThread, typename... Args>
+struct Guarded<Defined, Member, kRule, kPerThread, CUresult(Args...)> {
   [[gnu::noinline]] static CUresult Ask(Args... args) {
     CUstream stream = nullptr;
     [[maybe_unused]] const auto take = [&stream]([[maybe_unused]] auto arg) {
@@ -80,8 +84,12 @@ struct Guarded<Defined, kRule, kPerThread, CUresult(Args...)> {
     return is_served ? CUDA_SUCCESS : AskOfStream(stream, kPerThread);
   }
   static CUresult Call(Args... args) {
-    if (IsAnyCaptured()) [[unlikely]] {
-      if (const CUresult answer = Ask(args...); answer != CUDA_SUCCESS) return answer;
+    if (g_is_forked_child.load(std::memory_order_relaxed)) [[unlikely]]
+      return Forward<Member, CUresult(Args...)>::Call(args...);
+    if constexpr (kRule != Capture::kNone) {
+      if (IsAnyCaptured()) [[unlikely]] {
+        if (const CUresult answer = Ask(args...); answer != CUDA_SUCCESS) return answer;
+      }
     }
 #ifdef __clang__
     [[clang::musttail]]
@@ -137,14 +145,6 @@ void* GeneratedEntry() {
   // NOLINTEND(cppcoreguidelines-pro-type-reinterpret-cast)
 }
 
-// In place of the engine's entry, where it is defined; null: nothing is asked before it.
-template <auto Defined, Capture kRule, bool kPerThread, typename Function>
-void* GuardedEntry() {
-  if constexpr (kRule == Capture::kNone) return nullptr;
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): a function pointer as dlsym gives it.
-  return reinterpret_cast<void*>(&Guarded<Defined, kRule, kPerThread, Function>::Call);
-}
-
 struct RealSlot {
   const char* name;
   void** slot;
@@ -159,17 +159,18 @@ const RealSlot kRealSlots[] = {
 
 struct EntryPair {
   void* defined;
-  void* guarded;
+  void* guarded;  // in its place, where it is defined
   void* forward;
 };
 
 // A local table: where a compiler fills it at run time, it is full at the first use, before other constructors.
 const EntryPair& EntriesOf(std::size_t index) {
   static const EntryPair all[] = {
-#define SLUICE_HOOK(elf_name, base, version, flavour, category)                                                     \
-  {reinterpret_cast<void*>(&entry::elf_name),                                                                       \
-   GuardedEntry<&entry::elf_name, CaptureOf(#elf_name), Flavour::flavour == Flavour::PTSZ, decltype(::elf_name)>(), \
-   GeneratedEntry<&Real::elf_name, Flavour::flavour == Flavour::PTSZ, OrderOf(#elf_name) == Order::COUNTED,         \
+#define SLUICE_HOOK(elf_name, base, version, flavour, category)                                             \
+  {reinterpret_cast<void*>(&entry::elf_name),                                                               \
+   reinterpret_cast<void*>(&Guarded < &entry::elf_name, &Real::elf_name, CaptureOf(#elf_name),              \
+                           Flavour::flavour == Flavour::PTSZ, decltype(::elf_name) > ::Call),               \
+   GeneratedEntry<&Real::elf_name, Flavour::flavour == Flavour::PTSZ, OrderOf(#elf_name) == Order::COUNTED, \
                   decltype(::elf_name)>()},
 #include "hooklib/hooks.def"
   };
@@ -218,8 +219,7 @@ const char* HookName(std::size_t index) { return kRealSlots[index].name; }
 
 void* Entry(std::size_t index) {
   const EntryPair& pair = EntriesOf(index);
-  if (pair.defined == nullptr) return pair.forward;
-  return pair.guarded != nullptr ? pair.guarded : pair.defined;
+  return pair.defined != nullptr ? pair.guarded : pair.forward;
 }
 
 void* RealOf(std::size_t index) { return *kRealSlots[index].slot; }

@@ -119,6 +119,7 @@ void* Ticker(void*) {
 // driver serves it nothing. It has no devices of ours: its calls go to the driver as they are. NVML's answers stay as
 // they were.
 void AfterForkInChild() {
+  g_is_forked_child = true;
   if (const auto* devices = g_devices.exchange(nullptr)) g_inherited = devices;
   g_recorder = nullptr;  // the file is the parent's
   g_library_calls_wanted = false;

@@ -298,7 +298,11 @@ void Residency::ChooseStrategy(PlannedLaunch* launch, std::optional<size_t> hot_
 void Residency::ForgetStream(StreamId stream) {
   Settle();
   CatchUp();
-  queues_.erase(stream);
+  const auto queues = queues_.find(stream);
+  if (queues != queues_.end()) {  // the number comes again: so does the predictor's memory
+    queues->second.predictor.Reset();
+    queues->second = StreamQueues{.predictor = std::move(queues->second.predictor)};
+  }
   last_queues_ = {};
   chunks_.ForAll([stream](Chunk& chunk) {
     for (Mark& use : chunk.use) {

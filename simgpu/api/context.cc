@@ -47,6 +47,8 @@ void DestroyContext(Call& call, CUcontext c) {
     while (!c->arrays.empty()) FreeArray(*c->arrays.begin());
   }
   EndModules(c);
+  for (const uint64_t address : c->registered) TheDriver().host_memory.erase(address);  // H100, driver 580
+  c->registered.clear();
   for (CUstream s : c->streams) {
     s->magic = kDead;
     Sim().DeleteStream(s->sim);

@@ -48,6 +48,7 @@ struct CUctx_st {
   std::map<uint64_t, simgpu::Allocation*> memory;
   std::set<CUarray> arrays;
   std::set<CUmodule> modules;              // libraries' too
+  std::set<uint64_t> registered;           // host memory, by cuMemHostRegister
   std::vector<simgpu::FencePtr> barriers;  // cuCtxWaitEvent: streams to come wait for them
   simgpu::Stream* gathering = nullptr;     // cuCtxRecordEvent
   // A green context.

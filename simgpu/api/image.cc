@@ -118,4 +118,35 @@ SimKernelInfo* FindKernel(SimImage& image, const std::string& name) {
   return (image.kernels[name] = std::move(k)).get();
 }
 
+namespace {
+
+std::vector<std::unique_ptr<CUfunc_st>>& GoneFunctions() {
+  static auto& gone = *new std::vector<std::unique_ptr<CUfunc_st>>;
+  return gone;
+}
+
+}  // namespace
+
+std::unique_ptr<CUfunc_st> NewFunction() {
+  auto& gone = GoneFunctions();
+  if (gone.empty()) return std::make_unique<CUfunc_st>();
+  std::unique_ptr<CUfunc_st> f = std::move(gone.back());
+  gone.pop_back();
+  *f = {};
+  return f;
+}
+
+void EndModules(CUcontext c) {
+  for (CUmodule m : c->modules) {
+    if (m->library != nullptr) m->library->modules.erase(c);
+    for (auto& [name, f] : m->functions) {
+      *f = {};
+      f->magic = kDead;
+      GoneFunctions().push_back(std::move(f));
+    }
+    delete m;
+  }
+  c->modules.clear();
+}
+
 }  // namespace simgpu

@@ -1,4 +1,4 @@
-// The text of a simulated module; README.md describes it.
+// The text of a simulated module, which README.md describes, and the functions of modules.
 #ifndef SIMGPU_API_IMAGE_H_
 #define SIMGPU_API_IMAGE_H_
 
@@ -16,6 +16,7 @@ std::shared_ptr<SimImage> ParseImage(const void* data, std::string* wrong);
 // The kernel of that name; invented for images that are not text.
 SimKernelInfo* FindKernel(SimImage& image, const std::string& name);
 
+std::unique_ptr<CUfunc_st> NewFunction();
 // The modules of a context that ends, with their functions. The handles of these are given again.
 void EndModules(CUcontext c);
 

@@ -191,6 +191,7 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytes, unsigned int flags) {
   NEED_ARG(p != nullptr && bytes != 0);
   NEED(!simgpu::IsPinned(reinterpret_cast<uint64_t>(p)), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   TheDriver().host_memory[reinterpret_cast<uint64_t>(p)] = {bytes, flags};
+  simgpu::OwnerOf(context)->registered.insert(reinterpret_cast<uint64_t>(p));
   return CUDA_SUCCESS;
 }
 CUresult cuMemHostRegister(void* p, size_t bytes, unsigned int flags) { return cuMemHostRegister_v2(p, bytes, flags); }
@@ -202,6 +203,7 @@ CUresult cuMemHostUnregister(void* p) {
   NEED(it != TheDriver().host_memory.end() && (it->second.second & 0x80000000u) == 0,
        CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
   for (int card = 0; card < Sim().profile().gpus; ++card) Sim().WaitContext(call.lock, nullptr, card, "a device");
+  for (CUcontext c : TheDriver().contexts) c->registered.erase(it->first);
   TheDriver().host_memory.erase(it);
   return CUDA_SUCCESS;
 }

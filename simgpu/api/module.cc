@@ -20,28 +20,6 @@ SimKernelInfo* KernelInfo(CUfunction f) {
   return k->magic == kKernelMagic ? k->info : nullptr;
 }
 
-namespace {
-
-std::vector<std::unique_ptr<CUfunc_st>>& GoneFunctions() {
-  static auto& gone = *new std::vector<std::unique_ptr<CUfunc_st>>;
-  return gone;
-}
-
-}  // namespace
-
-void EndModules(CUcontext c) {
-  for (CUmodule m : c->modules) {
-    if (m->library != nullptr) m->library->modules.erase(c);
-    for (auto& [name, f] : m->functions) {
-      *f = {};
-      f->magic = kDead;
-      GoneFunctions().push_back(std::move(f));
-    }
-    delete m;
-  }
-  c->modules.clear();
-}
-
 }  // namespace simgpu
 
 namespace {
@@ -92,14 +70,7 @@ CUresult GetFunction(CUmodule m, const char* name, CUfunction* out) {
       m->functions.erase(name);
       return CUDA_ERROR_NOT_FOUND;
     }
-    auto& gone = simgpu::GoneFunctions();
-    if (gone.empty()) {
-      f = std::make_unique<CUfunc_st>();
-    } else {
-      f = std::move(gone.back());
-      gone.pop_back();
-      *f = {};
-    }
+    f = simgpu::NewFunction();
     f->info = info;
     f->module = m;
   }

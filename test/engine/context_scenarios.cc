@@ -4,6 +4,7 @@
 #include <functional>
 #include <thread>
 
+#include "test/engine/green.h"
 #include "test/engine/scenario.h"
 
 using namespace scenario;  // NOLINT(google-build-using-namespace)
@@ -198,27 +199,6 @@ SCENARIO(threads_end_with_default_streams) {
     }).join();
   });
 }
-
-namespace {
-
-CUgreenCtx MakeGreen(int device) {
-  CUdevResource all{}, part{};
-  unsigned count = 1;
-  OK(cuDeviceGetDevResource(device, &all, CU_DEV_RESOURCE_TYPE_SM));
-  OK(cuDevSmResourceSplitByCount(&part, &count, &all, nullptr, 0, 16));
-  CUdevResourceDesc description = nullptr;
-  OK(cuDevResourceGenerateDesc(&description, &part, 1));
-  CUgreenCtx green = nullptr;
-  OK(cuGreenCtxCreate(&green, description, device, CU_GREEN_CTX_DEFAULT_STREAM));
-  return green;
-}
-CUstream GreenStream(CUgreenCtx green) {
-  CUstream s = nullptr;
-  OK(cuGreenCtxStreamCreate(&s, green, CU_STREAM_NON_BLOCKING, 0));
-  return s;
-}
-
-}  // namespace
 
 // Work on a green context's stream, while the primary context is current or the green one.
 SCENARIO(green_contexts) {

@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "test/engine/green.h"
 #include "test/engine/scenario.h"
 
 using namespace scenario;  // NOLINT(google-build-using-namespace)
@@ -233,5 +234,60 @@ SCENARIO(kernels_outlive_contexts) {
     }
     for (const CUdeviceptr block : blocks) PrintDigest("block", block, 64 * kMiB);
     OK(cuCtxDestroy(context));
+  }
+}
+
+// A green context ends while its stream waits for a value in memory that moves. The work behind the wait goes on.
+SCENARIO(value_waits_outlive_green_contexts) {
+  Card card;
+  const CUstream writer = card.Stream();
+  const CUdeviceptr words = Alloc(16 * kMiB), block = Alloc(64 * kMiB);
+  OK(cuMemsetD8Async(words, 0, 16 * kMiB, writer));
+  OK(cuMemsetD8Async(block, 0, 64 * kMiB, writer));
+  OK(cuStreamSynchronize(writer));
+  for (uint32_t i = 1; i <= 4; ++i) {
+    const CUgreenCtx green = MakeGreen(0);
+    const CUstream stream = GreenStream(green);
+    CUevent behind = nullptr;
+    OK(cuEventCreate(&behind, CU_EVENT_DISABLE_TIMING));
+    OK(cuStreamWaitValue32(stream, words, i, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(cuMemsetD8Async(block, static_cast<unsigned char>(i), 64 * kMiB, stream));
+    OK(cuEventRecord(behind, stream));
+    OK(cuStreamDestroy(stream));
+    OK(cuGreenCtxDestroy(green));
+    EXPECT(cuEventQuery(behind) == CUDA_ERROR_NOT_READY);
+    OK(cuStreamWriteValue32(writer, words, i, CU_STREAM_WRITE_VALUE_DEFAULT));
+    OK(cuEventSynchronize(behind));
+    OK(cuEventDestroy(behind));
+    Print("block", simgpu_digest(block, 64 * kMiB));
+  }
+}
+
+// A primary context that no caller retains ends with its last green context. The next one begins anew.
+SCENARIO(primary_context_ends_with_its_last_green_context) {
+  OK(cuInit(0));
+  for (int i = 0; i < 3; ++i) {
+    const CUgreenCtx green = MakeGreen(0);
+    CUcontext context = nullptr;
+    OK(cuCtxFromGreenCtx(&context, green));
+    OK(cuCtxSetCurrent(context));
+    const CUstream stream = GreenStream(green);
+    std::vector<CUdeviceptr> blocks;
+    for (unsigned char k = 0; k < 12; ++k) {
+      blocks.push_back(Alloc(64 * kMiB));
+      OK(cuMemsetD8Async(blocks.back(), k, 64 * kMiB, stream));
+    }
+    OK(cuStreamSynchronize(stream));
+    for (const CUdeviceptr block : blocks) {
+      Print("block", simgpu_digest(block, 64 * kMiB));
+      OK(cuMemFree(block));
+    }
+    OK(cuCtxSetCurrent(nullptr));
+    OK(cuStreamDestroy(stream));
+    OK(cuGreenCtxDestroy(green));
+    unsigned flags = 0;
+    int is_active = 0;
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &is_active));
+    EXPECT(!is_active);
   }
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "test/engine/green.h"
 #include "test/engine/host_flag.h"
 #include "test/engine/scenario.h"
 
@@ -39,16 +40,8 @@ void FreeBehind(const char* what, const HostFlag& gate, CUstream stream) {
 // The memory belongs to the primary context, whose work a green context's is.
 SCENARIO(free_waits_for_green_contexts) {
   Card card(0);
-  CUdevResource all{}, part{};
-  unsigned count = 1;
-  OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-  OK(cuDevSmResourceSplitByCount(&part, &count, &all, nullptr, 0, 16));
-  CUdevResourceDesc description = nullptr;
-  OK(cuDevResourceGenerateDesc(&description, &part, 1));
-  CUgreenCtx green = nullptr;
-  OK(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
-  CUstream stream = nullptr;
-  OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+  const CUgreenCtx green = MakeGreen(0);
+  const CUstream stream = GreenStream(green);
   FreeBehind("green", HostFlag(), stream);
   FreeBehind("own", HostFlag(), card.Stream());
   FreeBehind("blocking", HostFlag(), Blocking());

@@ -28,6 +28,8 @@ scenario("memory_info_with_one_output", evicts=False)
 scenario("pool_memory_outlives_its_context")
 scenario("pool_memory_outlives_the_primary_context")
 scenario("pool_memory_outlives_a_created_context")
+scenario("value_waits_outlive_green_contexts", pressed=None)
+scenario("primary_context_ends_with_its_last_green_context")
 scenario("functions_end_with_their_context", pressed=64 * MIB, evicts=False)
 scenario("kernels_outlive_contexts")
 scenario("launches_of_a_late_destructor", modes=ALL_MODES)
@@ -50,20 +52,43 @@ def growth(outcome):
     return int(re.search(r"^grown by (-?\d+) KiB$", outcome.err, re.M)[1])
 
 
+def slowdown(outcome):
+    """How many times longer the last rounds of the scenario took than the first."""
+    first, last = map(int, re.search(r"^first (\d+), last (\d+)$", outcome.err, re.M).groups())
+    return last / first
+
+
+def no_quarantine():
+    """Freed memory that a sanitizer keeps apart would count."""
+    options = "detect_leaks=0:quarantine_size_mb=0:thread_local_quarantine_size_kb=0"
+    return {"ASAN_OPTIONS": options} if is_sanitized() else {}
+
+
 @test
 def streams_modules_and_threads_end():
     """Ten thousand streams and modules, a thousand threads: host memory does not grow, under pressure either."""
     for name in ("ten_thousand_streams", "ten_thousand_modules", "a_thousand_threads"):
-        # Freed memory that a sanitizer keeps apart would count.
-        env = (
-            {"ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=0:thread_local_quarantine_size_kb=0"}
-            if is_sanitized()
-            else {}
-        )
+        env = no_quarantine()
         unhooked = growth(run(name, env=env))
         for budget in (GIB // 2, 6 * GIB):
             hooked = growth(run(name, budget, env=env))
             expect(hooked - unhooked <= 4096, f"{name}: {hooked} KiB more, {unhooked} without the hook")
+
+
+@test
+def contexts_end():
+    """Ten thousand contexts, and as many green ones: host memory and the time of a round do not grow."""
+    for name in ("ten_thousand_contexts", "ten_thousand_green_contexts"):
+        unhooked = run(name, env=no_quarantine())
+        for budget in (GIB // 2, 6 * GIB):
+            for _attempt in range(6):  # other processes disturb a run by half its time
+                hooked = run(name, budget, env=no_quarantine())
+                slower = slowdown(hooked) / max(1, slowdown(unhooked))
+                if slower <= 1.2:
+                    break
+            expect(slower <= 1.2, f"{name}: a round takes {slower:.2f} times as long in the end", str(hooked))
+            grown = growth(hooked) - growth(unhooked)
+            expect(grown <= 4096, f"{name}: {grown} KiB more than without the hook", str(hooked))
 
 
 @test

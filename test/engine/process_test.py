@@ -15,6 +15,7 @@ from engine_agent import Agent, budget_frame, gpu_uuid, welcome
 from engine_rig import LARGE, SMALL, expect, is_sanitized, main, run, same, scenario, skip_if_sanitized, test
 
 scenario("impossible_sizes_are_refused", evicts=False)
+scenario("calls_return_in_a_forked_child", evicts=False)
 scenario("impossible_copies_are_refused")
 scenario("storm_at_the_budget", of="many_threads_at_the_budget", evicts=False)
 scenario("reset_of_a_retained_context", evicts=False)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "hooklib/dispatch/cuda_api.h"
 #include "hooklib/engine/device/device_lock.h"
@@ -34,6 +35,7 @@ struct Context {
   // Work of other GPUs' streams in which memory of this context was freed; null: none was.
   Stream* peer_frees SLUICE_BY_DEVICE_LOCK = nullptr;
   eviction_threads::CellPage eviction_cells SLUICE_BY_DEVICE_LOCK;
+  std::vector<eviction_threads::CellPage> spare_cells SLUICE_BY_DEVICE_LOCK;  // of its green contexts that ended
   int64_t raised_limit_bytes SLUICE_BY_DEVICE_LOCK = 0;  // by which its limits (heap, printf, stacks) were raised
 };
 

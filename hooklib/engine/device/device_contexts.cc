@@ -1,6 +1,7 @@
 // Device: contexts that end, and peers.
 #include <algorithm>
 #include <ctime>
+#include <utility>
 
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
@@ -141,13 +142,19 @@ void Device::DropContext(CUcontext handle) {
     for (const auto& stream : streams) {
       if (stream->context != context) continue;
       if (discard_owner == stream.get()) discard_owner = nullptr;
+      for (const TransferQueue* const queue : {&stream->evict_queue, &stream->discard_queue})
+        eviction_threads::ReleaseWaiters(*queue, context->eviction_cells);
       stream->context = nullptr;  // events and queues went with the context
+      stream->pending_discard_work = 0;
       stream->events.clear();
       stream->fetch_queue = {};
       stream->evict_queue = {};
       stream->discard_queue = {};
       residency.ForgetStream(stream->id);
+      if (!std::exchange(stream->destroyed, true)) retired_.push_back(stream.get());
     }
+    eviction_threads::ReturnPage(context->eviction_cells);
+    for (const eviction_threads::CellPage& cells : context->spare_cells) eviction_threads::ReturnPage(cells);
     contexts.erase(it);
     ForgetStreamsOf(handle);
     UpdateMode();
@@ -213,26 +220,37 @@ void Device::EndGreenContext(CUcontext handle) {
     for (const auto& stream : streams) {
       if (stream->context != old) continue;
       Retire(stream.get());
-      // Events of the green context end with it. An event of the primary one, behind a stream of its own that waits for
-      // them, stands for all of them.
+      // Queues of the green context end with it. An event behind a stream of the primary one's, which waits for theirs,
+      // stands for all of them.
       const ContextScope scope(primary);
       const CUstream housekeeping = Housekeeping(heir);
       for (NumberedEvents* const events :
            {&stream->events, &stream->fetch_queue.events, &stream->evict_queue.events, &stream->discard_queue.events}) {
         if (events->empty()) continue;
         const uint64_t newest = events->back().first;
-        for (const auto& [number, event] : *events) g_real.cuStreamWaitEvent(housekeeping, event, 0);
+        for (const auto& [number, event] : *events) {
+          g_real.cuStreamWaitEvent(housekeeping, event, 0);
+          heir->events.Give(event);
+        }
         events->clear();
         if (CUevent event = heir->events.Record(housekeeping)) events->emplace_back(newest, event);
       }
       for (TransferQueue* const queue : {&stream->evict_queue, &stream->discard_queue}) {
         eviction_threads::ReleaseWaiters(*queue, old->eviction_cells);
-        queue->entry = nullptr;
+        if (queue->entry) g_real.cuStreamDestroy_v2(std::exchange(queue->entry, nullptr));
         queue->cell = 0;
       }
       stream->context = heir;
-      stream->fetch_queue.stream = stream->evict_queue.stream = stream->discard_queue.stream = nullptr;
+      for (TransferQueue* const queue : {&stream->fetch_queue, &stream->evict_queue, &stream->discard_queue})
+        if (queue->stream) g_real.cuStreamDestroy_v2(std::exchange(queue->stream, nullptr));
     }
+    for (const CUstream own : {old->housekeeping, old->gate_stream})
+      if (own) g_real.cuStreamDestroy_v2(own);
+    if (old->gate) heir->events.Give(old->gate);
+    heir->events.TakeOver(&old->events);
+    heir->timing_events.TakeOver(&old->timing_events);
+    // The page stays registered with the primary context.
+    if (old->eviction_cells.host) heir->spare_cells.push_back(old->eviction_cells);
     timings.ForgetContext(old);
     contexts.erase(it);
     ForgetStreamsOf(handle);

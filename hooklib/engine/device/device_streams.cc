@@ -19,8 +19,22 @@ Context* DeviceStreams::ContextFor(CUcontext handle) {
     entry->device = device_;
     entry->managed = std::make_unique<memory::ArenaAllocator>(&fences);
     entry->unevictable = std::make_unique<memory::ArenaAllocator>(&fences);
+    if (IsGreenContext(handle)) InheritFromPrimary(entry.get());
   }
   return entry.get();
+}
+
+void DeviceStreams::InheritFromPrimary(Context* green) {
+  RelaxedCapture relaxed;
+  const auto it = contexts.find(MemoryContext(green->handle));
+  if (it == contexts.end() || it->second.get() == green) return;
+  Context* const primary = it->second.get();
+  green->events.TakeOver(&primary->events);
+  green->timing_events.TakeOver(&primary->timing_events);
+  if (primary->spare_cells.empty()) return;
+  const eviction_threads::CellPage& page = primary->spare_cells.back();
+  green->eviction_cells = {page.host, page.device};
+  primary->spare_cells.pop_back();
 }
 
 Context* DeviceStreams::OwnerOf(memory::Va block, bool is_unevictable) {
@@ -104,7 +118,7 @@ Stream* DeviceStreams::NewStream(Context* context) {
   ++poll_epoch;
   for (size_t i = 0; i < std::min(retired_.size(), kMaxAttempts); ++i) {
     Stream* const stream = retired_[i];
-    if ((stream->context && stream->context != context) || !IsOver(stream)) continue;
+    if (!IsOver(stream) || (stream->context != context && BelongsToContext(stream))) continue;
     retired_.erase(retired_.begin() + static_cast<std::ptrdiff_t>(i));
     // Its number, and so its marks and its predictor, go on: numbers of work only grow.
     stream->context = context;
@@ -125,6 +139,13 @@ Stream* DeviceStreams::NewStream(Context* context) {
   stream->context = context;
   stream->device = device_;
   return stream;
+}
+
+bool DeviceStreams::BelongsToContext(Stream* stream) {
+  if (!stream->context) return false;
+  PollEvents(stream);
+  return !stream->events.empty() || stream->fetch_queue.stream || stream->evict_queue.stream ||
+         stream->discard_queue.stream;
 }
 
 void DeviceStreams::Retire(Stream* stream) {
@@ -170,7 +191,7 @@ bool DeviceStreams::IsOver(Stream* stream) {
 bool DeviceStreams::IsIdle(const Context* context) {
   RelaxedCapture relaxed;
   return std::all_of(streams.begin(), streams.end(), [&](const auto& stream) SLUICE_DEVICE_LOCKED {
-    const bool is_elsewhere = !stream->context || MemoryContext(stream->context->handle) != context->handle;
+    const bool is_elsewhere = !stream->context || !stream->handle || !IsPartOf(*stream->context, context->handle);
     return is_elsewhere || Done({stream->id, stream->seq.load(std::memory_order_acquire)});
   });
 }

@@ -23,7 +23,8 @@ class DeviceStreams : public DeviceContainer {
   // False: not now, since it is captured, or a capture bars it.
   bool PassGates(Stream* stream) SLUICE_DEVICE_LOCKED;
   Stream* StreamById(memory::StreamId id) SLUICE_DEVICE_LOCKED;  // null: its context is gone
-  // The state of a new stream: that of an ended one of the context whose work is over, with its queues, or a new one.
+  // The state of a new stream: that of an ended one whose work is over, of the context with its queues, or of another
+  // one that left none. Or a new one.
   Stream* NewStream(Context* context) SLUICE_DEVICE_LOCKED;
   // No more work is added to the stream. On the thread of a per-thread default stream.
   void Retire(Stream* stream) SLUICE_DEVICE_LOCKED;
@@ -64,6 +65,9 @@ class DeviceStreams : public DeviceContainer {
   void AwaitByQueries(memory::Mark mark) SLUICE_TAKES_DEVICE_LOCK;
   Context* OwnerOf(memory::Va block, bool is_unevictable) SLUICE_DEVICE_LOCKED;  // by its arena; null: none
   bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;  // its work, and everything on its queues
+  // What green contexts that ended have left to the primary one.
+  void InheritFromPrimary(Context* green) SLUICE_DEVICE_LOCKED;
+  bool BelongsToContext(Stream* stream) SLUICE_DEVICE_LOCKED;  // it has queues, or events, there
   // Whether all work is done that the driver's cuMemFree of the context's memory waits for; green contexts' is part.
   bool IsIdle(const Context* context) SLUICE_DEVICE_LOCKED;
 };

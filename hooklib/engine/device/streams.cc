@@ -144,6 +144,11 @@ CUevent EventPool::Take() {
   return g_real.cuEventCreate(&event, flags_) == CUDA_SUCCESS ? event : nullptr;
 }
 
+void EventPool::TakeOver(EventPool* other) {
+  free_.insert(free_.end(), other->free_.begin(), other->free_.end());
+  other->free_.clear();
+}
+
 CUstream MakeQueueStream() {
   CUstream stream = nullptr;
   int least = 0, greatest = 0;
@@ -274,6 +279,7 @@ void RetireStream(CUstream handle) {
 }
 
 void EndThreadStreams(uint64_t thread) {
+  if (Devices().empty()) return;  // a forked child
   ForgetCapturesOf(thread);
   std::vector<Stream*> ended;
   {
@@ -284,7 +290,6 @@ void EndThreadStreams(uint64_t thread) {
       return ends;
     });
   }
-  if (Devices().empty()) return;  // a forked child
   for (Stream* const stream : ended) {
     DeviceLock lock(stream->device->mutex);
     stream->device->Retire(stream);

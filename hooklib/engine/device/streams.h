@@ -25,6 +25,7 @@ class EventPool {
   // Takes an event and records it on a stream of this context. Null: the driver refused.
   CUevent Record(CUstream stream) SLUICE_DEVICE_LOCKED;
   void Give(CUevent event) SLUICE_DEVICE_LOCKED { free_.push_back(event); }
+  void TakeOver(EventPool* other) SLUICE_DEVICE_LOCKED;  // the events of a green context outlive it
 
  private:
   const unsigned flags_;
@@ -54,8 +55,7 @@ struct TransferQueue {
   // `waiter`, the queue's stream or its entry, waits on the GPU for all that `application` holds now. Always by a new
   // event: the stream may wait for others since its newest one. False: no event, or none for the way back.
   bool Follow(CUstream application, CUstream waiter, EventPool* pool) SLUICE_DEVICE_LOCKED;
-  // An event behind everything that the queue holds now stands for operation `op`. Without one the operation counts as
-  // done at once: order is lost for it, bytes are not.
+  // An event behind all that the queue holds stands for operation `op`. Without one its order is lost, bytes are not.
   void Stamp(uint64_t op, EventPool* pool) SLUICE_DEVICE_LOCKED;
 };
 

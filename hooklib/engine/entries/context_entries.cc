@@ -1,23 +1,17 @@
-// Contexts: their limits and peers, and their ends, with which all that belongs to them ends.
+// Contexts: peers, limits, and their ends, where handles may be given again.
 #include <map>
-#include <optional>
 
 #include "common/mutex.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/captures.h"
-#include "hooklib/engine/device/context_scope.h"
-#include "hooklib/engine/device/failures.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/green_contexts.h"
 #include "hooklib/engine/device/unmanaged.h"
 #include "hooklib/engine/device/virtual_memory.h"
 #include "hooklib/engine/execute/value_cells.h"
 #include "hooklib/engine/execute/value_waits.h"
-#include "hooklib/engine/execute/work.h"
-#include "hooklib/engine/observe/captured_calls.h"
-#include "hooklib/engine/observe/library_launches.h"
 #include "hooklib/engine/observe/params.h"
-#include "hooklib/engine/observe/trace_recording.h"
 
 namespace sluice {
 
@@ -80,19 +74,26 @@ int CountRetained(CUdevice ordinal, int change) {
   return count;
 }
 
+// The device's primary context; null: it is not active. Retaining it shows which of the device's contexts it is.
+CUcontext ActivePrimary(CUdevice ordinal) {
+  RelaxedCapture relaxed;
+  unsigned flags = 0;
+  int active = 0;
+  CUcontext context = nullptr;
+  if (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) != CUDA_SUCCESS || !active ||
+      g_real.cuDevicePrimaryCtxRetain(&context, ordinal) != CUDA_SUCCESS)
+    return nullptr;
+  if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
+  return context;
+}
+
 // `reset`: everything in it is destroyed, however often it is still retained.
 template <typename Destroy>
 CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   CUcontext context = nullptr;
   if (Device* const device = DeviceByOrdinal(ordinal)) {
     device->ReleasePrimary(reset);
-    // Retaining the primary context shows which of the device's contexts it is.
-    unsigned flags = 0;
-    int active = 0;
-    if (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && active &&
-        g_real.cuDevicePrimaryCtxRetain(&context, ordinal) == CUDA_SUCCESS) {
-      if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
-    }
+    context = ActivePrimary(ordinal);
   }
   // A green context may outlive the last release, and so may the memory. So evictions and discards are left out then,
   // but work behind them goes on waiting.
@@ -185,10 +186,21 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
   if (context) {
     for (const auto& device : Devices()) device->EndGreenContext(context);
   }
+  // A primary context that no caller retains ends with its last green one.
+  std::map<CUdevice, CUcontext> primaries;
+  for (const auto& device : Devices()) {
+    const CUcontext primary = CountRetained(device->ordinal, 0) == 0 ? ActivePrimary(device->ordinal) : nullptr;
+    if (primary) primaries[device->ordinal] = primary;
+  }
+  for (const auto& [ordinal, primary] : primaries) EndTransfersOf(primary);
   const CUresult result = g_real.cuGreenCtxDestroy(green);
-  if (result == CUDA_SUCCESS && context) {
+  if (result != CUDA_SUCCESS) return result;
+  if (context) {
     ForgetCapturesOf(context);
     ForgetGreenContext(green);
+  }
+  for (const auto& [ordinal, primary] : primaries) {
+    if (!ActivePrimary(ordinal)) ContextGone(primary);
   }
   return result;
 }

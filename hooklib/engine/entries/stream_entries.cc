@@ -11,7 +11,6 @@
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
 #include "hooklib/engine/observe/library_launches.h"
-#include "hooklib/engine/observe/params.h"
 #include "hooklib/engine/observe/trace_recording.h"
 
 namespace sluice {

@@ -59,6 +59,7 @@ struct Shared {
   Mutex first_request;       // held around it: two devices have two locks
   Mutex mutex;               // no other lock is taken inside
   Condition work, piece_done;
+  std::vector<void*> free_pages SLUICE_GUARDED_BY(mutex);  // of cells, whose contexts are gone
   std::set<Job*> unreached SLUICE_GUARDED_BY(mutex);       // queued on a stream that has not come to them
   std::vector<Extent> under_way SLUICE_GUARDED_BY(mutex);  // pieces that threads work on
   std::deque<Job*> jobs SLUICE_GUARDED_BY(mutex);          // with pieces that no thread has taken
@@ -182,9 +183,18 @@ bool AreUsed(const std::vector<Extent>& runs) {
   return found == State::kUsed;
 }
 
-bool MakeCells(CUstream stream, CellPage* cells) {
+void* TakePage() {
+  Shared& shared = TheShared();
+  MutexLock lock(shared.mutex);
   // Shared: after a fork the GPU and this process must go on seeing the same page.
-  void* const page = uvm_tools::SharedPages(kPageBytes);
+  if (shared.free_pages.empty()) return uvm_tools::SharedPages(kPageBytes);
+  void* const page = shared.free_pages.back();
+  shared.free_pages.pop_back();
+  return page;
+}
+
+bool MakeCells(CUstream stream, CellPage* cells) {
+  void* const page = TakePage();
   if (!page || g_real.cuMemHostRegister_v2(page, kPageBytes, CU_MEMHOSTREGISTER_DEVICEMAP) != CUDA_SUCCESS ||
       g_real.cuMemHostGetDevicePointer_v2(&cells->device, page, 0) != CUDA_SUCCESS)
     return false;
@@ -204,6 +214,8 @@ bool AssignCell(TransferQueue* queue, CellPage* cells) SLUICE_DEVICE_LOCKED {
     return false;
   }
   queue->cell = ++cells->used;
+  // A cell goes on where its last queue, of an ended context, has left it: late jobs of that raise it no further.
+  queue->newest_cell_value = __atomic_load_n(cells->host + queue->cell - 1, __ATOMIC_RELAXED);
   return true;
 }
 
@@ -287,6 +299,13 @@ CUresult QueueDiscard(TransferQueue* queue, CUstream entry, CellPage* cells, Eve
 void ReleaseWaiters(const TransferQueue& queue, const CellPage& cells) {
   if (queue.cell && cells.host)
     __atomic_store_n(cells.host + queue.cell - 1, queue.newest_cell_value, __ATOMIC_RELEASE);
+}
+
+void ReturnPage(const CellPage& cells) {
+  if (!cells.host) return;
+  Shared& shared = TheShared();
+  MutexLock lock(shared.mutex);
+  shared.free_pages.push_back(cells.host);
 }
 
 bool CancelIn(const std::vector<Extent>& arenas) {

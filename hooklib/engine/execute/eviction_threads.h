@@ -31,7 +31,7 @@ namespace eviction_threads {
 
 // Of one context: the cells that its queues wait for.
 struct CellPage {
-  uint32_t* host = nullptr;  // a page that stays mapped whatever becomes of the context
+  uint32_t* host = nullptr;  // a page that stays mapped whatever becomes of the context, and is used again
   CUdeviceptr device = 0;    // the same page
   uint32_t used = 0;         // cells
   bool refused = false;      // by the driver, or the GPU cannot wait for a value
@@ -57,6 +57,8 @@ bool CallsAreExact();
 // The context is about to go: nothing waits for evictions any more, for the driver may drop the work that they wait
 // for.
 void ReleaseWaiters(const TransferQueue& queue, const CellPage& cells) SLUICE_DEVICE_LOCKED;
+// Its context is gone: another one may use the page. Nothing waits for its cells.
+void ReturnPage(const CellPage& cells);
 // The arenas are about to be freed: their evictions and discards are left out from here on, and those under way are
 // waited for. Otherwise a late request would meet other memory of the same addresses. Their order is kept. False: the
 // driver's calls evict, which cannot be left out.

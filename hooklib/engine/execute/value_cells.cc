@@ -1,11 +1,13 @@
 #include "hooklib/engine/execute/value_cells.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/observe/uvm_tools.h"
 
 namespace sluice::value_cells {
@@ -15,9 +17,10 @@ namespace {
 constexpr size_t kPageBytes = 4096, kCellBytes = 16;
 constexpr size_t kPassed = 8;  // the second word's offset
 
-// Of one context.
+// Of one context that owns memory: a page stays registered there when a green context ends.
 struct Place {
   CUcontext context = nullptr;
+  std::vector<void*> pages;
   std::vector<Cell> free, queued;  // queued: free when their copy is over
 };
 
@@ -26,6 +29,10 @@ Mutex g_mutex;
 std::map<uint64_t, Place>& Places() SLUICE_REQUIRES(g_mutex) {
   static auto& places = *new std::map<uint64_t, Place>();  // by number: a context's handle may be given again
   return places;
+}
+std::vector<void*>& FreePages() SLUICE_REQUIRES(g_mutex) {
+  static auto& pages = *new std::vector<void*>();  // of contexts that are gone
+  return pages;
 }
 uint64_t g_last_place SLUICE_GUARDED_BY(g_mutex) = 0;
 
@@ -49,15 +56,28 @@ void Sweep(Place* place) {
   place->queued.erase(over, place->queued.end());
 }
 
+// A page that stays mapped whatever becomes of its context, and serves another one then.
+void* TakePage() {
+  MutexLock lock(g_mutex);
+  if (FreePages().empty()) return uvm_tools::SharedPages(kPageBytes);
+  void* const page = FreePages().back();
+  FreePages().pop_back();
+  std::memset(page, 0, kPageBytes);
+  return page;
+}
+
 std::vector<Cell> MakePage(uint64_t number) {
   if (!g_real.cuMemHostRegister_v2 || !g_real.cuMemHostGetDevicePointer_v2) return {};
   RelaxedCapture relaxed;
-  // It stays mapped whatever becomes of the context.
-  void* const page = uvm_tools::SharedPages(kPageBytes);
+  void* const page = TakePage();
   CUdeviceptr device = 0;
   if (!page || g_real.cuMemHostRegister_v2(page, kPageBytes, CU_MEMHOSTREGISTER_DEVICEMAP) != CUDA_SUCCESS ||
       g_real.cuMemHostGetDevicePointer_v2(&device, page, 0) != CUDA_SUCCESS)
     return {};
+  {
+    MutexLock lock(g_mutex);
+    if (const auto place = Places().find(number); place != Places().end()) place->second.pages.push_back(page);
+  }
   std::vector<Cell> cells;
   for (size_t at = 0; at < kPageBytes; at += kCellBytes)
     cells.push_back({static_cast<uint64_t*>(page) + at / sizeof(uint64_t), device + at + kPassed, 0, number});
@@ -67,6 +87,10 @@ std::vector<Cell> MakePage(uint64_t number) {
 }  // namespace
 
 std::vector<Cell> Take(CUcontext context, size_t count) {
+  if (Device* const device = CurrentDevice()) {
+    RelaxedCapture relaxed;
+    context = device->MemoryContext(context);
+  }
   uint64_t number;
   while (true) {
     {
@@ -116,7 +140,11 @@ CUresult Send(const Stream& stream, CUstream handle, bool per_thread, uint64_t v
 
 void ForgetContext(CUcontext context) {
   MutexLock lock(g_mutex);
-  std::erase_if(Places(), [context](const auto& entry) { return entry.second.context == context; });
+  std::erase_if(Places(), [&](const auto& entry) SLUICE_REQUIRES(g_mutex) {
+    if (entry.second.context != context) return false;
+    FreePages().insert(FreePages().end(), entry.second.pages.begin(), entry.second.pages.end());
+    return true;
+  });
 }
 
 }  // namespace sluice::value_cells

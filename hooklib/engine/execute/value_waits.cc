@@ -8,6 +8,7 @@
 #include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
+#include "hooklib/engine/device/device.h"
 #include "hooklib/engine/execute/own_thread.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/uvm_tools.h"
@@ -29,11 +30,18 @@ struct Cell {
 };
 constexpr size_t kRaised = 1;  // the second word
 
-// Of one context. Its pages stay mapped whatever becomes of it.
+// It stays mapped whatever becomes of its context, and serves another one then. Its cells go on from `newest`.
+struct Page {
+  uint32_t* words = nullptr;
+  uint32_t newest = 0;
+};
+
+// Of one context that owns memory. The waits of its green contexts are among them: work of these goes on when they end.
 struct Place {
   CUstream reader = nullptr;
   volatile uint64_t* read = nullptr;  // where copies of words arrive
   std::vector<Cell> free;             // cells that no wait has
+  std::vector<uint32_t*> pages;
 };
 
 struct Wait {
@@ -47,6 +55,7 @@ struct Shared {
   Mutex mutex;  // no other lock is taken inside
   Condition work;
   std::map<CUcontext, Place> places SLUICE_GUARDED_BY(mutex);
+  std::vector<Page> free_pages SLUICE_GUARDED_BY(mutex);  // of contexts that are gone
   std::vector<Wait> waits SLUICE_GUARDED_BY(mutex);
   uint64_t next_number SLUICE_GUARDED_BY(mutex) = 0;
   bool is_started SLUICE_GUARDED_BY(mutex) = false;
@@ -73,22 +82,29 @@ bool Holds(const Awaited& c, uint64_t word) {
 }
 
 // Adds a page of cells. In the context.
-bool AddPage(Place* place) {
+bool AddPage(Shared& shared, Place* place) SLUICE_REQUIRES(shared.mutex) {
   if (!g_real.cuMemHostRegister_v2 || !g_real.cuMemHostGetDevicePointer_v2 || !g_real.cuStreamWaitValue32_v2 ||
       !g_real.cuStreamWriteValue32_v2)
     return false;
-  void* const page = uvm_tools::SharedPages(kPageBytes);
+  Page page;
+  if (shared.free_pages.empty()) {
+    page.words = static_cast<uint32_t*>(uvm_tools::SharedPages(kPageBytes));
+  } else {
+    page = shared.free_pages.back();
+    shared.free_pages.pop_back();
+  }
   CUdeviceptr device = 0;
-  if (!page || g_real.cuMemHostRegister_v2(page, kPageBytes, CU_MEMHOSTREGISTER_DEVICEMAP) != CUDA_SUCCESS ||
-      g_real.cuMemHostGetDevicePointer_v2(&device, page, 0) != CUDA_SUCCESS)
+  if (!page.words ||
+      g_real.cuMemHostRegister_v2(page.words, kPageBytes, CU_MEMHOSTREGISTER_DEVICEMAP) != CUDA_SUCCESS ||
+      g_real.cuMemHostGetDevicePointer_v2(&device, page.words, 0) != CUDA_SUCCESS)
     return false;
   if (!place->reader) {
     place->reader = MakeQueueStream();
-    place->read = static_cast<volatile uint64_t*>(page);
+    place->read = reinterpret_cast<volatile uint64_t*>(page.words);
   }
-  auto* const words = static_cast<uint32_t*>(page);
   for (uint32_t i = sizeof(uint64_t) / sizeof(uint32_t); i < kPageBytes / sizeof(uint32_t); i += 2)
-    place->free.push_back({words + i, device + i * sizeof(uint32_t), 0});
+    place->free.push_back({page.words + i, device + i * sizeof(uint32_t), page.newest});
+  place->pages.push_back(page.words);
   return place->reader != nullptr;
 }
 
@@ -122,6 +138,13 @@ void Forget(Shared& shared, Is is) SLUICE_REQUIRES(shared.mutex) {
   shared.waits.erase(ended, shared.waits.end());
 }
 
+// Only one thread does so. The cell's context may have ended meanwhile, and another one use the cell.
+void Raise(const Cell& cell) {
+  uint32_t* const word = cell.host + kRaised;
+  if (static_cast<int32_t>(cell.newest - __atomic_load_n(word, __ATOMIC_RELAXED)) > 0)
+    __atomic_store_n(word, cell.newest, __ATOMIC_RELEASE);
+}
+
 // One round over all waits; whether one ended. Without the lock while the driver is called: a wait may end with its
 // context meanwhile.
 bool LookAtAll(Shared& shared) SLUICE_REQUIRES(shared.mutex) {
@@ -135,7 +158,7 @@ bool LookAtAll(Shared& shared) SLUICE_REQUIRES(shared.mutex) {
     {
       MutexUnlock unlocked(shared.mutex);
       found = Look(wait, reader, read);
-      if (found == Found::kHolds) __atomic_store_n(wait.cell.host + kRaised, wait.cell.newest, __ATOMIC_RELEASE);
+      if (found == Found::kHolds) Raise(wait.cell);
     }
     if (found == Found::kNotYet) continue;
     any = true;
@@ -164,15 +187,17 @@ void* ReadValues(void*) {
 
 CUresult Queue(const Stream& stream, CUstream handle, bool per_thread, const Awaited& awaited) {
   Shared& shared = TheShared();
-  const ContextScope scope(stream.owner);
   RelaxedCapture relaxed;
-  Wait wait{0, stream.owner, awaited, {}};
+  const CUcontext home = stream.device->MemoryContext(stream.owner);
+  const ContextScope scope(stream.owner);
+  Wait wait{0, home, awaited, {}};
   {
     MutexLock lock(shared.mutex);
     if (!shared.is_started) shared.is_started = StartOwnThread("sluice-values", ReadValues);
-    Place& place = shared.places[stream.owner];
+    Place& place = shared.places[home];
     // Calls of the driver under the lock, but none that waits for the GPU.
-    if (!shared.is_started || (place.free.empty() && !AddPage(&place))) return CUDA_ERROR_NOT_SUPPORTED;
+    const ContextScope in_home(home);
+    if (!shared.is_started || (place.free.empty() && !AddPage(shared, &place))) return CUDA_ERROR_NOT_SUPPORTED;
     wait.cell = place.free.back();
     place.free.pop_back();
     ++wait.cell.newest;
@@ -205,8 +230,13 @@ bool IsAwaitedIn(memory::Extent range) {
 void ForgetContext(CUcontext context) {
   Shared& shared = TheShared();
   MutexLock lock(shared.mutex);
-  shared.places.erase(context);
   Forget(shared, [context](const Wait& wait) { return wait.context == context; });
+  const auto place = shared.places.find(context);
+  if (place == shared.places.end()) return;
+  uint32_t newest = 0;
+  for (const Cell& cell : place->second.free) newest = std::max(newest, cell.newest);
+  for (uint32_t* const words : place->second.pages) shared.free_pages.push_back({words, newest});
+  shared.places.erase(place);
 }
 
 }  // namespace sluice::value_waits

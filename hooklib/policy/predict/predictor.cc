@@ -1,6 +1,8 @@
 #include "hooklib/policy/predict/predictor.h"
 
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 
 namespace sluice::policy {
 
@@ -197,6 +199,20 @@ uint32_t Predictor::GrowthWithin(uint64_t launches) const {
   return max_live - live_chunks;
 }
 
-void Predictor::Reset() { *this = Predictor(); }
+// The buffers are 4 MiB, of which a short log has used little.
+void Predictor::Reset() {
+  Predictor fresh;
+  fresh.log_.swap(log_);
+  fresh.refs_.swap(refs_);
+  fresh.buckets_.swap(buckets_);
+  const auto clear = [](auto& buffer, uint64_t used) {
+    std::fill_n(buffer.begin(), std::min<size_t>(used + 1, buffer.size()),
+                typename std::decay_t<decltype(buffer)>::value_type());
+  };
+  clear(fresh.log_, count_);
+  clear(fresh.refs_, refs_count_);
+  if (count_) std::fill(fresh.buckets_.begin(), fresh.buckets_.end(), 0);
+  *this = std::move(fresh);
+}
 
 }  // namespace sluice::policy
