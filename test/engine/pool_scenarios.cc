@@ -83,7 +83,7 @@ SCENARIO(pools_have_a_largest_size) {
   ask("more than the whole", 72 * kMiB, pool);
   ask("the first", 48 * kMiB, pool);
   ask("the second", 48 * kMiB, pool);
-  ask("what is left", 16 * kMiB, pool);
+  ask("the rest", 16 * kMiB, pool);
   ask("one more byte", 1, pool);
   ask("of another", 96 * kMiB, unbounded);
   OK(cuMemFreeAsync(blocks[0], s));

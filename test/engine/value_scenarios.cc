@@ -148,7 +148,7 @@ SCENARIO(graphs_that_write_values) {
   }
 }
 
-// A node that writes values into oversubscribed memory is what the program asked for, in copies of its graph, too.
+// A node that writes values into oversubscribed memory answers as the program made it, in copies of its graph, too.
 SCENARIO(nodes_of_values_answer_as_such) {
   ValuesInLargeBlock v;
   const CUdeviceptr small = Alloc(64);

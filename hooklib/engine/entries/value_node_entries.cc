@@ -59,7 +59,7 @@ class OwnGraph {
   CUresult result_;
 };
 
-// What the stream's next node depends on.
+// The nodes that the stream's next node depends on.
 struct CaptureInfo {
   CUgraph graph = nullptr;
   const CUgraphNode* after = nullptr;

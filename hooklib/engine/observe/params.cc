@@ -37,7 +37,7 @@ constexpr size_t kMaxRetired = 1024;
 std::atomic<const FunctionInfo*> g_recent[256];
 size_t RecentPlace(CUfunction function) { return (reinterpret_cast<uintptr_t>(function) >> 5) & 255; }
 
-// The context that owns what is loaded in `context`, null: in the current one.
+// The context that owns the modules loaded in `context`; null: in the current one.
 CUcontext OwnerOf(CUcontext context) {
   if (!context && g_real.cuCtxGetCurrent(&context) != CUDA_SUCCESS) return nullptr;
   const ContextScope scope(context);
