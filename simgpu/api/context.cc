@@ -36,7 +36,11 @@ std::vector<CUcontext> WithGreenContexts(CUcontext c) {
 }
 
 void WaitFor(Call& call, CUcontext c, const char* what) {
-  for (CUcontext each : WithGreenContexts(c)) Sim().WaitContext(call.lock, each, each->card, what);
+  for (CUcontext each : WithGreenContexts(c)) {
+    Sim().WaitContext(call.lock, each, each->card, what);
+    // What cuCtxWaitEvent waits for, too (an H100).
+    for (const FencePtr& barrier : std::vector<FencePtr>(each->barriers)) Sim().WaitFence(call.lock, barrier, what);
+  }
 }
 
 void DestroyContext(Call& call, CUcontext c) {

@@ -38,6 +38,7 @@ CUresult RecordContexts(Call& call, const std::vector<CUcontext>& contexts, CUev
     for (CUstream s : c->streams) {
       if (s->sim->Busy()) Sim().SubmitWait(call.lock, first->gathering, Sim().SubmitFence(call.lock, s->sim));
     }
+    for (const FencePtr& barrier : c->barriers) Sim().SubmitWait(call.lock, first->gathering, barrier);
   }
   e->capture.reset();
   e->fence = Sim().SubmitFence(call.lock, first->gathering);

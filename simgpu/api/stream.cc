@@ -123,7 +123,10 @@ CUresult Record(simgpu::Call& call, CUevent e, CUstream stream) {
   const bool is_nothing = (e->flags & CU_EVENT_DISABLE_TIMING) != 0 && !stream->sim->Busy();
   const bool joins = stream->sim->legacy ? Sim().AnyBusy(stream->context, stream->context->card)
                                          : stream->sim->blocking && !is_nothing && stream->context->legacy->sim->Busy();
-  if (joins) {
+  // Behind cuCtxWaitEvent it waits as work does (an H100).
+  const auto& gates = stream->sim->gates;
+  const bool waits = std::any_of(gates.begin(), gates.end(), [](const auto& gate) { return !gate->done; });
+  if (joins || waits) {
     Op* op = Sim().NewOp(OpKind::kFence);
     auto fence = std::make_shared<simgpu::Fence>();
     op->fence = fence;

@@ -1,4 +1,7 @@
 // Work that waits for other contexts' work, other GPUs' streams, captures, and the legacy stream.
+#include <chrono>
+#include <thread>
+
 #include "test/engine/host_flag.h"
 #include "test/engine/scenario.h"
 
@@ -145,4 +148,112 @@ SCENARIO(free_beside_a_capture_waits_for_earlier_work) {
   CUgraph graph = nullptr;
   OK(cuStreamEndCapture(first, &graph));
   OK(cuCtxSynchronize());
+}
+
+// An event that is recorded behind such a wait waits as well, in a stream without work too (an H100): a stream of
+// another context may wait for it in turn.
+SCENARIO(events_behind_a_context_that_waits) {
+  Card card;
+  constexpr uint64_t kBytes = 4 * kMiB;
+  const CUstream gated = card.Stream(), reader = card.Stream();
+  const HostFlag gate;
+  const CUdeviceptr block = Alloc(kBytes), copy = Alloc(kBytes);
+  OK(cuMemsetD8Async(block, 1, kBytes, gated));
+  OK(cuCtxSynchronize());
+  CUcontext second = nullptr;
+  OK(CreateContext(&second, 0));
+  CUstream between = nullptr;
+  OK(cuStreamCreate(&between, CU_STREAM_NON_BLOCKING));
+  OK(cuEventRecord(Event(0), between));  // the stream is known
+  const CUevent behind = Event(0), behind_legacy = Event(0), of_context = Event(0);
+  OK(cuCtxSetCurrent(card.context));
+  gate.MakeWait(gated);
+  OK(cuMemsetD8Async(block, 2, kBytes, gated));
+  const CUevent written = Event(CU_EVENT_DISABLE_TIMING);
+  OK(cuEventRecord(written, gated));
+  OK(cuCtxWaitEvent(second, written));
+  OK(cuCtxSetCurrent(second));
+  OK(cuEventRecord(behind, between));
+  OK(cuEventRecord(behind_legacy, nullptr));
+  OK(cuCtxRecordEvent(second, of_context));
+  OK(cuCtxSetCurrent(card.context));
+  OK(cuStreamWaitEvent(reader, behind, 0));
+  OK(cuMemcpyDtoDAsync(copy, block, kBytes, reader));
+  Print("waits", cuEventQuery(behind));
+  Print("in the legacy stream", cuEventQuery(behind_legacy));
+  Print("of the context", cuEventQuery(of_context));
+  gate.Set(1);
+  OK(cuStreamSynchronize(reader));
+  std::vector<unsigned char> bytes(kBytes);
+  OK(cuMemcpyDtoH(bytes.data(), copy, kBytes));
+  Print("copied", bytes[kBytes / 2]);
+}
+
+// Calls that wait for a context wait for what it waits for (an H100).
+SCENARIO(waits_for_a_context_that_waits) {
+  Card card;
+  const CUstream gated = card.Stream();
+  const HostFlag gate;
+  CUcontext second = nullptr;
+  OK(CreateContext(&second, 0));
+  const CUdeviceptr block = Alloc(64 * kMiB);
+  const auto make_wait = [&] {
+    gate.Set(0);
+    OK(cuCtxSetCurrent(card.context));
+    gate.MakeWait(gated);
+    const CUevent event = Event(CU_EVENT_DISABLE_TIMING);
+    OK(cuEventRecord(event, gated));
+    OK(cuCtxWaitEvent(second, event));
+    OK(cuCtxSetCurrent(second));
+  };
+  const auto opened_by_a_thread = [&](const char* what, auto call) {
+    std::thread opener([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      gate.Set(1);
+    });
+    OK(call());
+    Print(what, __atomic_load_n(gate.value, __ATOMIC_ACQUIRE));
+    opener.join();
+    OK(cuCtxSetCurrent(card.context));
+    OK(cuCtxSynchronize());
+  };
+  make_wait();
+  opened_by_a_thread("synchronised", [] { return cuCtxSynchronize(); });
+  make_wait();
+  opened_by_a_thread("freed", [&] { return cuMemFree(block); });
+}
+
+// Memory that was freed before goes back to the driver in calls that do not wait for the context, if they would not
+// wait.
+SCENARIO(memory_stays_while_its_context_waits) {
+  Card card;
+  const CUstream working = card.Stream();
+  std::array<CUdeviceptr, 3> blocks{};
+  for (CUdeviceptr& block : blocks) {
+    OK(cuMemAllocAsync(&block, 512 * kMiB, working));
+    card.Named(working, {Write(block, 64 * kMiB, 1)});
+  }
+  CUcontext second = nullptr;
+  OK(CreateContext(&second, 0));
+  CUstream gated = nullptr, other = nullptr;
+  OK(cuStreamCreate(&gated, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  const CUdeviceptr small = Alloc(4 * kMiB);
+  for (const CUdeviceptr block : blocks) OK(cuMemFreeAsync(block, working));
+  while (cuStreamQuery(working) != CUDA_SUCCESS) simgpu_advance_host(1'000'000);
+  OK(cuCtxSetCurrent(card.context));
+  for (int i = 0; i < 3; ++i) Alloc(8 * kMiB);  // the freed ranges are known to be free
+  OK(cuCtxSetCurrent(second));
+  const HostFlag gate;
+  gate.MakeWait(gated);
+  const CUevent event = Event(CU_EVENT_DISABLE_TIMING);
+  OK(cuEventRecord(event, gated));
+  OK(cuCtxWaitEvent(card.context, event));
+  for (int i = 0; i < 4; ++i) {
+    OK(cuMemsetD8Async(small, 1, 4 * kMiB, other));
+    OK(cuStreamSynchronize(other));
+  }
+  Print("waits", cuEventQuery(event));
+  gate.Set(1);
+  OK(cuStreamSynchronize(gated));
 }

@@ -190,6 +190,11 @@ bool DeviceStreams::IsOver(Stream* stream) {
 
 bool DeviceStreams::IsIdle(const Context* context) {
   RelaxedCapture relaxed;
+  // A gate's own stream has work while it is shut.
+  for (const auto& [handle, part] : contexts) {
+    if (part->gate && IsPartOf(*part, context->handle) && g_real.cuEventQuery(part->gate) == CUDA_ERROR_NOT_READY)
+      return false;
+  }
   return std::all_of(streams.begin(), streams.end(), [&](const auto& stream) SLUICE_DEVICE_LOCKED {
     const bool is_elsewhere = !stream->context || !stream->handle || !IsPartOf(*stream->context, context->handle);
     return is_elsewhere || Done({stream->id, stream->seq.load(std::memory_order_acquire)});

@@ -94,6 +94,14 @@ CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
       work.is_hidden = !work.event && work.mark.seq > stream->recorded;
       is_hidden |= work.is_hidden;
     }
+    // The driver waits for what the context waits for (cuCtxWaitEvent), too.
+    for (const auto& [context_handle, context] : contexts) {
+      if (!context->gate || MemoryContext(context_handle) != handle) continue;
+      const ContextScope scope(context_handle);
+      if (scope.is_current() && g_real.cuEventQuery(context->gate) == CUDA_ERROR_NOT_READY)
+        awaited.push_back(
+            {{}, context.get(), context_handle, context->events.Record(context->gate_stream), false, false});
+    }
   }
   CUresult result = CUDA_SUCCESS;
   const bool is_whole = is_hidden && AwaitContext(handle, &result);
@@ -101,7 +109,7 @@ CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
     if (is_whole || result != CUDA_SUCCESS) break;
     if (work.event) {
       result = AwaitEvent(work);
-    } else {
+    } else if (work.mark.stream) {
       AwaitByQueries(work.mark);
     }
   }

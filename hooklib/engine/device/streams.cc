@@ -132,6 +132,7 @@ void NoteGates() {
   g_gates.fetch_add(1, std::memory_order_release);
   ForgetStreamCache();
 }
+bool AnyGates() { return g_gates.load(std::memory_order_acquire) != 0; }
 uint64_t HandleGeneration() { return g_generation.load(std::memory_order_acquire); }
 
 CUevent EventPool::Take() {

@@ -150,16 +150,20 @@ CUresult cuCtxSynchronize_v2(CUcontext context) {
   return SynchronizeContext(context, [context] { return g_real.cuCtxSynchronize_v2(context); });
 }
 
-// Streams of a library's own may wait for an event that it records here, before any work that it queues here later.
-#define SLUICE_RECORD(name, parameters, arguments) \
-  CUresult name parameters {                       \
-    NoteQueued();                                  \
-    return g_real.name arguments;                  \
+// Streams of a library's own may wait for an event that it records here, before any work that it queues here later. The
+// event waits for what its context waits for, also in a stream without work (an H100).
+#define SLUICE_RECORD_OF(name, parameters, arguments, flavour) \
+  CUresult name parameters {                                   \
+    NoteQueued();                                              \
+    if (AnyGates()) FindStream(stream, flavour);               \
+    return g_real.name arguments;                              \
   }
+#define SLUICE_RECORD(name, parameters, arguments)     \
+  SLUICE_RECORD_OF(name, parameters, arguments, false) \
+  SLUICE_RECORD_OF(name##_ptsz, parameters, arguments, true)
 SLUICE_RECORD(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
-SLUICE_RECORD(cuEventRecord_ptsz, (CUevent event, CUstream stream), (event, stream))
 SLUICE_RECORD(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags), (event, stream, flags))
-SLUICE_RECORD(cuEventRecordWithFlags_ptsz, (CUevent event, CUstream stream, unsigned flags), (event, stream, flags))
+#undef SLUICE_RECORD_OF
 #undef SLUICE_RECORD
 
 CUresult cuStreamDestroy(CUstream stream) {
