@@ -3,6 +3,7 @@
 #include <thread>
 #include <vector>
 
+#include "test/engine/host_flag.h"
 #include "test/engine/scenario.h"
 #include "test/engine/vmm.h"
 
@@ -268,4 +269,34 @@ SCENARIO(vmm_handles_that_ended) {
   OK(cuMemRelease(twice));
   ask("mapped twice", twice);
   OK(cuMemAddressFree(p, 3 * kBytes));
+}
+
+// Handles move at once, whatever blocking streams wait for.
+SCENARIO(vmm_contents_move_beside_a_waiting_stream) {
+  Card card;
+  constexpr uint64_t kBytes = 8 * kMiB;
+  CUstream waiting = nullptr;
+  OK(cuStreamCreate(&waiting, CU_STREAM_DEFAULT));
+  const CUstream working = card.Stream();
+  const CUdeviceptr first = Reserve(2 * kBytes), second = Reserve(kBytes);
+  const Handle a = Create(kBytes), b = Create(kBytes);
+  Map(first, kBytes, a);
+  card.Named(working, {Write(first, kBytes, 1)});
+  OK(cuStreamSynchronize(working));
+  const HostFlag flag;
+  flag.MakeWait(waiting);
+  OK(cuMemUnmap(first, kBytes));
+  Map(first + kBytes, kBytes, a);  // copied
+  card.Named(working, {Update(first + kBytes, kBytes, 1)});
+  OK(cuStreamSynchronize(working));
+  OK(cuMemUnmap(first + kBytes, kBytes));
+  Map(first + kBytes, kBytes, b);  // a's contents go to host memory
+  card.Named(working, {Write(first + kBytes, kBytes, 2)});
+  OK(cuStreamSynchronize(working));
+  Map(second, kBytes, a);  // and come back
+  Print("waits", cuStreamQuery(waiting));
+  flag.Set(1);
+  OK(cuStreamSynchronize(waiting));
+  PrintBytes("a", second, kBytes);
+  PrintBytes("b", first + kBytes, kBytes);
 }

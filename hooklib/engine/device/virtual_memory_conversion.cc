@@ -81,15 +81,16 @@ CUresult Fill(const Physical& physical) SLUICE_REQUIRES(g_mutex) {
   const RelaxedCapture relaxed;
   const FilledPlace place(physical);
   CUresult result = place.result();
+  ContentsCopies copies;
   if (result == CUDA_SUCCESS && physical.copy)
-    result = g_real.cuMemcpyHtoD_v2(place.at(), physical.copy.get(), physical.contents_bytes);
+    result = copies.CopyFromHost(place.at(), physical.copy.get(), physical.contents_bytes);
   if (result == CUDA_SUCCESS && physical.at) {
     for (const Extent& part : physical.device->WrittenParts({physical.at, physical.contents_bytes})) {
-      result = CopyContents(place.at() + (part.base - physical.at), part.base, part.bytes);
+      result = copies.Copy(place.at() + (part.base - physical.at), part.base, part.bytes);
       if (result != CUDA_SUCCESS) break;
     }
   }
-  return result == CUDA_SUCCESS ? g_real.cuStreamSynchronize(CU_STREAM_LEGACY) : result;
+  return result == CUDA_SUCCESS ? copies.Await() : result;
 }
 
 void TakeBack(Physical* physical) SLUICE_REQUIRES(g_mutex) {

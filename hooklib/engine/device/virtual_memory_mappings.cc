@@ -55,11 +55,15 @@ bool IsUncut(const Reserved& reserved, Extent range) {
 CUresult MoveToHost(Reserved* reserved, Physical* physical) {
   std::unique_ptr<char[]> copy(new (std::nothrow) char[physical->contents_bytes]);
   if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;
-  for (const Extent& part : reserved->device->WrittenParts({physical->at, physical->contents_bytes})) {
+  {
     const MutexUnlock waiting(g_mutex);
     const RelaxedCapture relaxed;
-    const CUresult result = g_real.cuMemcpyDtoH_v2(copy.get() + (part.base - physical->at), part.base, part.bytes);
-    if (result != CUDA_SUCCESS) return result;
+    ContentsCopies copies;
+    for (const Extent& part : reserved->device->WrittenParts({physical->at, physical->contents_bytes})) {
+      const CUresult result = copies.CopyToHost(copy.get() + (part.base - physical->at), part.base, part.bytes);
+      if (result != CUDA_SUCCESS) return result;
+    }
+    if (const CUresult result = copies.Await(); result != CUDA_SUCCESS) return result;
   }
   reserved->device->EndContents({physical->at, physical->contents_bytes});
   reserved->kept.erase(physical->at);
@@ -74,18 +78,18 @@ namespace {
 CUresult CopyAndWait(const Physical& physical, Va to) SLUICE_REQUIRES(g_mutex) {
   const MutexUnlock waiting(g_mutex);
   const RelaxedCapture relaxed;
+  ContentsCopies copies;
   // Planned, for the new place is memory that a copy overwrites; the application has no rights to it yet.
   if (physical.copy) {
-    const CUresult result = CopyContentsFromHost(to, physical.copy.get(), physical.contents_bytes);
+    const CUresult result = copies.CopyFromHost(to, physical.copy.get(), physical.contents_bytes);
     if (result != CUDA_SUCCESS) return result;
   } else {
     for (const Extent& part : physical.device->WrittenParts({physical.at, physical.contents_bytes})) {
-      const CUresult result = CopyContents(to + (part.base - physical.at), part.base, part.bytes);
+      const CUresult result = copies.Copy(to + (part.base - physical.at), part.base, part.bytes);
       if (result != CUDA_SUCCESS) return result;
     }
   }
-  // The calls may return before the copies are done, and then the old place ends.
-  return g_real.cuStreamSynchronize(CU_STREAM_LEGACY);
+  return copies.Await();  // then the old place ends
 }
 
 CUresult MoveContents(Physical* physical, Va to, Settlement* settlement) SLUICE_REQUIRES(g_mutex) {

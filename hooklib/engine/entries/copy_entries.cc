@@ -119,17 +119,32 @@ CUresult QueueUnplanned(CUstream handle, bool per_thread, const std::function<CU
   return Copy(handle, per_thread, {Extent{}, Extent{}}, Source::kNone, issue);
 }
 
-CUresult CopyContents(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  const auto issue = [&] { return g_real.cuMemcpyDtoD_v2(to, from, bytes); };
-  Stream* const stream = FindStream(nullptr, false);
+ContentsCopies::ContentsCopies() { g_real.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING); }
+ContentsCopies::~ContentsCopies() {
+  if (!stream_) return;
+  g_real.cuStreamSynchronize(stream_);  // where a copy was refused, others may be under way
+  RetireStream(stream_);
+  g_real.cuStreamDestroy_v2(stream_);
+}
+
+// Found as no work of the application's: the copies wait for nothing that its context waits for.
+CUresult ContentsCopies::Copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  const auto issue = [&] { return g_real.cuMemcpyDtoDAsync_v2(to, from, bytes, stream_); };
+  Stream* const stream = stream_ ? FindStream(stream_, false, false) : nullptr;
   return stream ? RunCopy(stream, {At(to, bytes), At(from, bytes)}, Source::kDevice, issue) : issue();
 }
 
-CUresult CopyContentsFromHost(CUdeviceptr to, const void* from, size_t bytes) {
-  const auto issue = [&] { return g_real.cuMemcpyHtoD_v2(to, from, bytes); };
-  Stream* const stream = FindStream(nullptr, false);
+CUresult ContentsCopies::CopyFromHost(CUdeviceptr to, const void* from, size_t bytes) {
+  const auto issue = [&] { return g_real.cuMemcpyHtoDAsync_v2(to, from, bytes, stream_); };
+  Stream* const stream = stream_ ? FindStream(stream_, false, false) : nullptr;
   return stream ? RunCopy(stream, {FromHost(to, from, bytes), At(from, bytes)}, Source::kHost, issue) : issue();
 }
+
+CUresult ContentsCopies::CopyToHost(void* to, CUdeviceptr from, size_t bytes) {
+  return g_real.cuMemcpyDtoHAsync_v2(to, from, bytes, stream_);
+}
+
+CUresult ContentsCopies::Await() { return g_real.cuStreamSynchronize(stream_ ? stream_ : CU_STREAM_LEGACY); }
 
 namespace entry {
 

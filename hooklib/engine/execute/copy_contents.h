@@ -1,4 +1,4 @@
-// A copy of the engine's own between two places of the application's memory.
+// Copies of the engine's own between places of the application's memory.
 #ifndef SLUICE_HOOKLIB_ENGINE_EXECUTE_COPY_CONTENTS_H_
 #define SLUICE_HOOKLIB_ENGINE_EXECUTE_COPY_CONTENTS_H_
 
@@ -6,10 +6,24 @@
 
 namespace sluice {
 
-// In the legacy stream of the current context, planned as a copy of the application's: `to` is overwritten. `from` may
-// be memory that is not mapped for the application. May return before the copy is done. Thread-safe.
-CUresult CopyContents(CUdeviceptr to, CUdeviceptr from, size_t bytes);
-CUresult CopyContentsFromHost(CUdeviceptr to, const void* from, size_t bytes);
+// In a stream of their own in the current context: the legacy stream would wait for blocking ones, whose work may wait
+// for the calling thread. Planned as copies of the application's: `to` is overwritten. `from` may be memory that is not
+// mapped for the application, and nothing may use it meanwhile. For one thread.
+class ContentsCopies {
+ public:
+  ContentsCopies();
+  ~ContentsCopies();
+  ContentsCopies(const ContentsCopies&) = delete;
+  ContentsCopies& operator=(const ContentsCopies&) = delete;
+
+  CUresult Copy(CUdeviceptr to, CUdeviceptr from, size_t bytes);
+  CUresult CopyFromHost(CUdeviceptr to, const void* from, size_t bytes);
+  CUresult CopyToHost(void* to, CUdeviceptr from, size_t bytes);
+  CUresult Await();  // the copies may not be done before
+
+ private:
+  CUstream stream_ = nullptr;
+};
 
 }  // namespace sluice
 
