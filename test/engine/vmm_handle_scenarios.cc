@@ -300,3 +300,42 @@ SCENARIO(vmm_contents_move_beside_a_waiting_stream) {
   PrintBytes("a", second, kBytes);
   PrintBytes("b", first + kBytes, kBytes);
 }
+
+// VMM memory belongs to no context: a reset leaves it as it is (an H100).
+SCENARIO(vmm_memory_outlives_a_reset) {
+  constexpr uint64_t kBytes = 8 * kMiB;
+  CUdeviceptr first = 0, second = 0;
+  Handle mapped = 0, unmapped = 0;
+  OK(cuInit(0));
+  CUcontext before = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&before, 0));
+  OK(cuCtxSetCurrent(before));
+  {
+    first = Reserve(2 * kBytes);
+    second = Reserve(2 * kBytes);
+    mapped = Create(kBytes);
+    unmapped = Create(kBytes);
+    Map(first, kBytes, mapped);
+    Map(second, kBytes, unmapped);
+    OK(cuMemsetD8(first, 7, kBytes));
+    OK(cuMemsetD8(second, 8, kBytes));
+    Synchronize();
+    OK(cuMemUnmap(second, kBytes));
+    OK(cuDevicePrimaryCtxReset(0));
+  }
+  Card card;
+  PrintBytes("mapped", first, kBytes);
+  Map(second + kBytes, kBytes, unmapped);
+  PrintBytes("unmapped", second + kBytes, kBytes);
+  card.Named(nullptr, {Update(first, kBytes, 1)});
+  Map(first + kBytes, kBytes, Create(kBytes));
+  card.Named(nullptr, {Write(first + kBytes, kBytes, 2)});
+  PrintBytes("beside it", first + kBytes, kBytes);
+  Synchronize();
+  OK(cuMemUnmap(first, 2 * kBytes));
+  OK(cuMemUnmap(second + kBytes, kBytes));
+  OK(cuMemRelease(mapped));
+  OK(cuMemRelease(unmapped));
+  OK(cuMemAddressFree(first, 2 * kBytes));
+  OK(cuMemAddressFree(second, 2 * kBytes));
+}

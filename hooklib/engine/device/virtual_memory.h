@@ -24,6 +24,10 @@
 #include "hooklib/dispatch/cuda_api.h"
 #include "hooklib/memory/types.h"
 
+namespace sluice {
+struct Device;
+}  // namespace sluice
+
 namespace sluice::virtual_memory {
 
 using Handle = CUmemGenericAllocationHandle;
@@ -62,6 +66,10 @@ bool IsUnmapped(CUdeviceptr pointer);
 
 // Whether a mapping in the range, which begins in one, gives no device rights: the driver refuses copies there.
 bool LacksRights(memory::Extent range);
+
+// The device's primary context is about to be reset, which VMM memory outlives: it becomes the driver's own, as far as
+// the budget has room for it.
+void OutliveReset(const Device* device);
 
 // The context is gone, and with it the managed memory of its reservations; before the devices forget it.
 void ForgetReservationsOf(CUcontext context);

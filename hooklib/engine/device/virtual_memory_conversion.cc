@@ -134,11 +134,11 @@ CUresult MapUnmanaged(Va at, const Mapping& mapping) SLUICE_REQUIRES(g_mutex) {
 
 }  // namespace
 
-bool IsQuiet() {
+bool IsQuiet(bool beside_threads) {
   const MutexUnlock waiting(g_mutex);
   constexpr int kMaxAttempts = 2000;
   constexpr timespec kPause{0, 1'000'000};
-  if (g_captures.load() > 0 || OtherThreadsQueue()) return false;
+  if (g_captures.load() > 0 || (!beside_threads && OtherThreadsQueue())) return false;
   const std::optional<Queued> work = QueuedWork();
   for (int attempt = 0; work && attempt < kMaxAttempts; ++attempt) {
     if (IsDone(*work)) return true;
@@ -162,10 +162,10 @@ void FreeIdleIn(Extent range) {
   }
 }
 
-CUresult ConvertToUnmanaged(Reserved* reserved, const char* reason, Settlement* settlement) {
+CUresult ConvertToUnmanaged(Reserved* reserved, const char* reason, Settlement* settlement, bool beside_threads) {
   if (reserved->is_gone || reserved->is_free) return CUDA_ERROR_INVALID_VALUE;
   if (!reserved->mappings.empty() || !reserved->kept.empty()) {
-    if (!IsQuiet()) return Refuse(reason);
+    if (!IsQuiet(beside_threads)) return Refuse(reason);
   }
   const ContextScope scope(reserved->context);
   while (!reserved->kept.empty()) {
@@ -195,6 +195,32 @@ CUresult ConvertToUnmanaged(Reserved* reserved, const char* reason, Settlement* 
   if (result != CUDA_SUCCESS)
     SLUICE_LOG(kError, "VMM memory could not be given back to the driver at its address: error %d", result);
   return result;
+}
+
+// Other threads' work ends with the context, so none of it can meet the moment in which nothing is mapped.
+void OutliveReset(const Device* device) {
+  constexpr const char* kReset = "the primary context is reset";
+  if (g_highest.load(std::memory_order_relaxed) == 0) return;
+  Settlement settlement;
+  MutexLock changes(g_changes);
+  MutexLock lock(g_mutex);
+  std::vector<Va> all;
+  for (const auto& [base, reserved] : TheState().reservations) {
+    if (reserved.device == device && !reserved.is_gone) all.push_back(base);
+  }
+  for (const Va base : all) {
+    Reserved& reserved = TheState().reservations.at(base);
+    CUresult result = CUDA_SUCCESS;
+    if (!reserved.is_free) {
+      result = ConvertToUnmanaged(&reserved, kReset, &settlement, true);
+    } else if (!reserved.kept.empty() && IsQuiet(true)) {
+      const ContextScope scope(reserved.context);
+      while (result == CUDA_SUCCESS && !reserved.kept.empty())
+        result = MoveToHost(&reserved, reserved.kept.begin()->second);
+    }
+    if (result != CUDA_SUCCESS)
+      SLUICE_LOG(kWarn, "contents of VMM memory end with the primary context: error %d", result);
+  }
 }
 
 CUresult ConvertToUnmanaged(Physical* physical, const char* reason, Settlement* settlement) {

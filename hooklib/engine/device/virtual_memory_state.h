@@ -86,8 +86,8 @@ class Settlement {
 };
 
 // Whether nothing uses the application's memory, and nothing will before the calling thread goes on. Waits for queued
-// work, for two seconds at most: it may wait for this thread.
-bool IsQuiet() SLUICE_REQUIRES(g_mutex);
+// work, for two seconds at most: it may wait for this thread. `beside_threads`: others queue nothing more.
+bool IsQuiet(bool beside_threads = false) SLUICE_REQUIRES(g_mutex);
 // Gives idle reservations there back to the driver now, so that it can give out their addresses; not where it would
 // wait for the GPU.
 void FreeIdleIn(memory::Extent range) SLUICE_REQUIRES(g_mutex);
@@ -109,7 +109,8 @@ void Retire(Reserved* reserved, Settlement* settlement) SLUICE_REQUIRES(g_mutex)
 bool TurnUnmanaged(Reserved* reserved, const char* reason, Settlement* settlement) SLUICE_REQUIRES(g_mutex);
 // With everything that is mapped in it (virtual_memory_conversion.cc). Not CUDA_SUCCESS: nothing has changed, unless
 // the driver has not given the address again. `reserved` is invalid afterwards.
-CUresult ConvertToUnmanaged(Reserved* reserved, const char* reason, Settlement* settlement) SLUICE_REQUIRES(g_mutex);
+CUresult ConvertToUnmanaged(Reserved* reserved, const char* reason, Settlement* settlement, bool beside_threads = false)
+    SLUICE_REQUIRES(g_mutex);
 // A handle of any form, with its contents, and with the reservation that it is mapped in.
 CUresult ConvertToUnmanaged(Physical* physical, const char* reason, Settlement* settlement) SLUICE_REQUIRES(g_mutex);
 CUresult MoveToHost(Reserved* reserved, Physical* physical)

@@ -92,6 +92,7 @@ template <typename Destroy>
 CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   CUcontext context = nullptr;
   if (Device* const device = DeviceByOrdinal(ordinal)) {
+    if (reset) virtual_memory::OutliveReset(device);
     device->ReleasePrimary(reset);
     context = ActivePrimary(ordinal);
   }
