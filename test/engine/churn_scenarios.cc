@@ -1,4 +1,5 @@
-// Contexts that are made and destroyed with everything in them: neither host memory nor the time of a round grows.
+// Contexts that are made and destroyed with everything in them, and calls that a program makes again and again: neither
+// host memory nor the time of a round grows.
 #include <algorithm>
 #include <ctime>
 #include <functional>
@@ -129,4 +130,54 @@ SCENARIO(ten_thousand_green_contexts) {
     OK(cuCtxSetCurrent(card.context));
     OK(cuGreenCtxDestroy(green));
   });
+}
+
+// Nodes whose parameters name another place before each launch: the graph's access set is that of the newest ones.
+SCENARIO(ten_thousand_graph_updates) {
+  Card card;
+  const CUstream stream = card.Stream();
+  const CUdeviceptr block = Alloc(kGiB);
+  CUgraph child = nullptr, graph = nullptr;
+  OK(cuGraphCreate(&child, 0));
+  OK(cuGraphCreate(&graph, 0));
+  CUgraphNode node = nullptr, child_node = nullptr;
+  std::array<uint64_t, 8> words{};
+  std::array<void*, 8> parameters{};
+  for (size_t i = 0; i < 8; ++i) parameters.at(i) = &words.at(i);
+  CUDA_KERNEL_NODE_PARAMS p{};
+  p.func = card.eight;
+  p.gridDimX = p.gridDimY = p.gridDimZ = p.blockDimX = p.blockDimY = p.blockDimZ = 1;
+  p.kernelParams = parameters.data();
+  CUDA_MEMSET_NODE_PARAMS set{block, 0, 1, 1, 4096, 1};
+  OK(cuGraphAddKernelNode(&node, graph, nullptr, 0, &p));
+  CUgraphNode in_child = nullptr;
+  OK(cuGraphAddMemsetNode(&in_child, child, nullptr, 0, &set, card.context));
+  OK(cuGraphAddChildGraphNode(&child_node, graph, nullptr, 0, child));
+  CUgraphExec executable = nullptr;
+  OK(cuGraphInstantiate(&executable, graph, 0));
+  Churn([&](int i) {
+    const uint64_t offset = static_cast<uint64_t>(i) * 64 * 1024;
+    words[0] = block + offset;
+    OK(cuGraphExecKernelNodeSetParams(executable, node, &p));
+    set.dst = block + offset + 4096;
+    OK(cuGraphMemsetNodeSetParams(in_child, &set));
+    OK(cuGraphExecChildGraphNodeSetParams(executable, child_node, child));
+    OK(cuGraphLaunch(executable, stream));
+    OK(cuStreamSynchronize(stream));
+  });
+}
+
+// Advice and prefetches in small steps over one block.
+SCENARIO(ten_thousand_pieces_of_advice) {
+  Card card;
+  const CUstream stream = card.Stream();
+  constexpr uint64_t kStep = 64 * 1024;
+  const CUdeviceptr block = card.Managed(kGiB);
+  Churn([&](int i) {
+    const CUdeviceptr at = block + static_cast<uint64_t>(i) * kStep;
+    OK(cuMemAdvise(at, kStep, CU_MEM_ADVISE_SET_ACCESSED_BY, {CU_MEM_LOCATION_TYPE_DEVICE, {0}}));
+    card.Prefetch(stream, at, kStep, true);
+    OK(cuStreamSynchronize(stream));
+  });
+  OK(cuMemFree(block));
 }

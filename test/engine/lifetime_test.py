@@ -75,10 +75,9 @@ def streams_modules_and_threads_end():
             expect(hooked - unhooked <= 4096, f"{name}: {hooked} KiB more, {unhooked} without the hook")
 
 
-@test
-def contexts_end():
-    """Ten thousand contexts, and as many green ones: host memory and the time of a round do not grow."""
-    for name in ("ten_thousand_contexts", "ten_thousand_green_contexts"):
+def expect_no_trend(*names):
+    """Ten thousand rounds: host memory and the time of a round do not grow."""
+    for name in names:
         unhooked = run(name, env=no_quarantine())
         for budget in (GIB // 2, 6 * GIB):
             for _attempt in range(6):  # other processes disturb a run by half its time
@@ -89,6 +88,18 @@ def contexts_end():
             expect(slower <= 1.2, f"{name}: a round takes {slower:.2f} times as long in the end", str(hooked))
             grown = growth(hooked) - growth(unhooked)
             expect(grown <= 4096, f"{name}: {grown} KiB more than without the hook", str(hooked))
+
+
+@test
+def contexts_end():
+    """Contexts, and green ones."""
+    expect_no_trend("ten_thousand_contexts", "ten_thousand_green_contexts")
+
+
+@test
+def updates_and_advice_do_not_pile_up():
+    """Graphs whose nodes name another place before each launch; advice and prefetches in small steps over a block."""
+    expect_no_trend("ten_thousand_graph_updates", "ten_thousand_pieces_of_advice")
 
 
 @test

@@ -47,7 +47,8 @@ void CountMemory(CUgraphExec executable) {
   if (Device* device = CurrentDevice()) device->CountGraphMemory();
 }
 
-// One node of an instantiated graph got new parameters, if the driver took them. `add(changed)` adds the node's set.
+// One node of an instantiated graph got new parameters, if the driver took them. `add(changed)` adds the node's new
+// set.
 template <typename Params, typename Add>
 CUresult ChangeNode(CUgraphExec executable, CUresult result, Params params, Add add) {
   if (result != CUDA_SUCCESS || !params) return result;
@@ -58,7 +59,7 @@ CUresult ChangeNode(CUgraphExec executable, CUresult result, Params params, Add 
     changed.MarkCaptured();
   }
   MutexLock lock(g_mutex);
-  Graphs()[executable].Add(std::move(changed));
+  Graphs()[executable].Replace(std::move(changed));
   return result;
 }
 
@@ -202,7 +203,7 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraph child) {
   if (value_graphs::ValuesOf(n)) return CUDA_ERROR_INVALID_VALUE;
   return ChangeNode(e, g_real.cuGraphExecChildGraphNodeSetParams(e, n, child), child,
-                    [&](GraphAccess* changed) { changed->AddGraph(child, 1); });
+                    [&](GraphAccess* changed) { changed->AddChild(n, child); });
 }
 
 CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParams* p) {
@@ -224,7 +225,7 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParam
     } else if (p->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) {
       changed->AddStreamOperations(n, p->memOp.paramArray, p->memOp.count);
     } else if (p->type == CU_GRAPH_NODE_TYPE_GRAPH) {
-      changed->AddGraph(p->graph.graph, 1);
+      changed->AddChild(n, p->graph.graph);
     }
   });
 }

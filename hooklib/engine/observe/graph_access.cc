@@ -1,6 +1,7 @@
 #include "hooklib/engine/observe/graph_access.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
@@ -21,14 +22,17 @@ constexpr int kMaxDepth = 8;  // of graphs in graphs
 
 void GraphAccess::BeginNode(CUgraphNode node) {
   node_ = node;
+  uses_of_[{outer_, node}];  // also of a node that names nothing
   if (Recording()) recorded_[node].clear();
 }
 
 void GraphAccess::AddReach(const libraries::Reach& reach, trace::AccessSource source) {
   if (Recording()) recorded_[node_].emplace_back(reach, source);
-  Use& use = uses_[{reach.pointer, reach.begin, reach.end}];
-  ++use.nodes;
-  use.only_read &= reach.only_read;
+  const Place place{reach.pointer, reach.begin, reach.end};
+  for (Use* const use : {&uses_[place], &uses_of_[{outer_, node_}][place]}) {
+    ++use->nodes;
+    use->writers += !reach.only_read;
+  }
 }
 
 // Words and PyTorch's structs; of a library's kernel also the call's ranges, as they were kept while it was captured.
@@ -133,7 +137,9 @@ void GraphAccess::AddNode(CUgraphNode node, int depth) {
   } else if (type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
     // Which bodies run, and how often, is not known before: all of them count.
     const std::vector<CUgraph> inner = GraphsIn(node);
+    const CUgraphNode outer = std::exchange(outer_, outer_ ? outer_ : node);
     for (CUgraph graph : inner) AddGraph(graph, depth + 1);
+    outer_ = outer;
     known_ &= !inner.empty();
   } else if (static_cast<int>(type) >= cuda_newer::kGraphNodeMemcpyBatch) {
     known_ = false;  // batches of copies, and kinds that newer drivers have
@@ -149,6 +155,13 @@ void GraphAccess::AddGraph(CUgraph graph, int depth) {
   std::vector<CUgraphNode> nodes(count);
   if (count && g_real.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return;
   for (CUgraphNode node : nodes) AddNode(node, depth);
+}
+
+void GraphAccess::AddChild(CUgraphNode node, CUgraph graph) {
+  replaced_children_.push_back(node);
+  outer_ = node;
+  AddGraph(graph, 1);
+  outer_ = nullptr;
 }
 
 void GraphAccess::MarkCaptured() const {
@@ -167,7 +180,7 @@ std::shared_ptr<const RankedReaches> GraphAccess::Ranked() {
   std::vector<std::pair<size_t, libraries::Reach>> counted;
   for (const auto& [place, use] : uses_) {
     const auto [pointer, begin, end] = place;
-    counted.push_back({use.nodes, {pointer, begin, end, use.only_read}});
+    counted.push_back({use.nodes, {pointer, begin, end, use.writers == 0}});
   }
   std::stable_sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   auto ranked = std::make_shared<RankedReaches>();
@@ -189,17 +202,37 @@ GraphAccess GraphAccess::Of(CUgraph graph) {
   return access;
 }
 
-// A program may do this before each launch: a set that is named again changes nothing.
-void GraphAccess::Add(GraphAccess&& changed) {
+// A program may do this before each launch: a node that names the same again changes nothing.
+void GraphAccess::Replace(GraphAccess&& changed) {
   known_ &= changed.known_;
   has_unseen_pointers_ |= changed.has_unseen_pointers_;
   for (auto& [node, reaches] : changed.recorded_) recorded_[node] = std::move(reaches);
-  for (const auto& [place, use] : changed.uses_) {
-    const auto [it, is_new] = uses_.emplace(place, use);
-    if (!is_new && it->second.only_read <= use.only_read) continue;
-    it->second.only_read &= use.only_read;
+  for (CUgraphNode child : changed.replaced_children_) {
+    for (auto it = uses_of_.lower_bound({child, nullptr}); it != uses_of_.end() && it->first.first == child;
+         it = uses_of_.erase(it))
+      Drop(it->second);
+  }
+  for (auto& [node, uses] : changed.uses_of_) {
+    std::map<Place, Use>& old = uses_of_[node];
+    if (old == uses) continue;
+    Drop(old);
+    for (const auto& [place, use] : uses) {
+      uses_[place].nodes += use.nodes;
+      uses_[place].writers += use.writers;
+    }
+    old = std::move(uses);
     ranked_.reset();
   }
+}
+
+void GraphAccess::Drop(const std::map<Place, Use>& uses) {
+  for (const auto& [place, use] : uses) {
+    const auto it = uses_.find(place);
+    it->second.nodes -= use.nodes;
+    it->second.writers -= use.writers;
+    if (it->second.nodes == 0) uses_.erase(it);
+  }
+  if (!uses.empty()) ranked_.reset();
 }
 
 bool GraphAccess::TakeSizeCheck() {

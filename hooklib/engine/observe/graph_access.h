@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "hooklib/dispatch/cuda_api.h"
@@ -32,9 +33,9 @@ class GraphAccess {
   void AddCopy(CUgraphNode node, const CUDA_MEMCPY3D& c);
   void AddMemset(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& s);
   void AddStreamOperations(CUgraphNode node, const CUstreamBatchMemOpParams* list, unsigned count);
-  void AddGraph(CUgraph graph, int depth);
-  // Adds the sets of nodes that got new parameters; their old sets may still be in use.
-  void Add(GraphAccess&& changed);
+  void AddChild(CUgraphNode node, CUgraph graph);  // new contents of a child graph's node
+  // Takes the sets of nodes that got new parameters in place of their old ones. Launches under way have theirs.
+  void Replace(GraphAccess&& changed);
 
   // The graph may use these at any launch, whatever a framework reports as freed meanwhile.
   void MarkCaptured() const;
@@ -51,16 +52,22 @@ class GraphAccess {
 
  private:
   struct Use {
-    size_t nodes = 0;
-    bool only_read = true;  // by every node
+    size_t nodes = 0, writers = 0;
+    bool operator==(const Use&) const = default;
   };
+  using Place = std::tuple<uint64_t, uint64_t, uint64_t>;  // a reach's pointer, begin, end
   void BeginNode(CUgraphNode node);
   void AddReach(const libraries::Reach& reach, trace::AccessSource source);
   void AddRows(CUdeviceptr base, size_t pitch, size_t width, size_t height, bool written);
   void AddNode(CUgraphNode node, int depth);
+  void AddGraph(CUgraph graph, int depth);
+  void Drop(const std::map<Place, Use>& uses);
 
-  std::map<std::tuple<uint64_t, uint64_t, uint64_t>, Use> uses_;  // by the reach's pointer, begin, end
-  std::shared_ptr<const RankedReaches> ranked_;                   // null: out of date
+  std::map<Place, Use> uses_;
+  // The same by the outermost node with a graph in it (null: none), and the node.
+  std::map<std::pair<CUgraphNode, CUgraphNode>, std::map<Place, Use>> uses_of_;
+  std::vector<CUgraphNode> replaced_children_;   // nodes of child graphs, in a set of changes
+  std::shared_ptr<const RankedReaches> ranked_;  // null: out of date
   bool known_ = true;
   bool has_library_extents_ = false;  // everything is known of some kernel, by its library call
   bool has_unseen_pointers_ = false;  // of some library call
@@ -69,7 +76,8 @@ class GraphAccess {
   std::map<CUdeviceptr, uint64_t> allocations_;  // by its own nodes; bytes
   uint64_t allocated_now_ = 0, allocated_peak_ = 0;
   std::map<CUgraphNode, NodeReaches> recorded_;
-  CUgraphNode node_ = nullptr;  // whose reaches are being added
+  CUgraphNode node_ = nullptr;   // whose reaches are being added
+  CUgraphNode outer_ = nullptr;  // the outermost node with a graph that it is in
 };
 
 }  // namespace sluice
