@@ -146,6 +146,10 @@ void Device::DropContext(CUcontext handle) {
         eviction_threads::ReleaseWaiters(*queue, context->eviction_cells);
       stream->context = nullptr;  // events and queues went with the context
       stream->pending_discard_work = 0;
+      // Those of other GPUs' work are of other contexts.
+      if (stream.get() == context->peer_frees) {
+        for (const auto& [number, event] : stream->events) g_real.cuEventDestroy_v2(event);
+      }
       stream->events.clear();
       stream->fetch_queue = {};
       stream->evict_queue = {};
