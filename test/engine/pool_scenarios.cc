@@ -1,4 +1,10 @@
 // Memory pools: by whichever handle, and their largest sizes.
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+
 #include "test/engine/scenario.h"
 
 using namespace scenario;  // NOLINT(google-build-using-namespace)
@@ -94,4 +100,45 @@ SCENARIO(pools_have_a_largest_size) {
   ask("as the current pool, small", 4 * kMiB, nullptr);
   for (size_t i = 1; i < blocks.size(); ++i) card.Launch(s, {Write(blocks[i], 4 * kMiB)});
   OK(cuStreamSynchronize(s));
+}
+
+namespace {
+
+// In the driver's call that takes advice back, another thread allocates.
+struct Allocating {
+  CUcontext context;
+  bool is_done = false, is_served = false;
+  static void OnCall(const char* call, void* data) {
+    auto* const self = static_cast<Allocating*>(data);
+    if (std::string(call).rfind("cuMemAdvise", 0) != 0 || self->is_done) return;
+    self->is_done = true;
+    auto served = std::make_shared<std::promise<void>>();
+    std::thread([context = self->context, served] {
+      OK(cuCtxSetCurrent(context));
+      OK(cuMemFree(Alloc(64 * kMiB)));
+      served->set_value();
+    }).detach();
+    self->is_served = served->get_future().wait_for(std::chrono::seconds(5)) == std::future_status::ready;
+  }
+};
+
+}  // namespace
+
+SCENARIO(advice_of_pool_memory_ends_without_a_lock) {
+  Card card;
+  const CUstream s = card.Stream();
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
+  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemoryPool pool = nullptr;
+  OK(cuMemPoolCreate(&pool, &props));
+  CUdeviceptr block = 0;
+  OK(cuMemAllocFromPoolAsync(&block, 64 * kMiB, pool, s));
+  OK(cuMemAdvise(block, 64 * kMiB, CU_MEM_ADVISE_SET_READ_MOSTLY, {CU_MEM_LOCATION_TYPE_DEVICE, {0}}));
+  OK(cuStreamSynchronize(s));
+  Allocating other{card.context};
+  simgpu_on_call(&Allocating::OnCall, &other);
+  OK(cuMemFreeAsync(block, s));
+  simgpu_on_call(nullptr, nullptr);
+  if (Budget() != 0) EXPECT(other.is_done && other.is_served);
 }

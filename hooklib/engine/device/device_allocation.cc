@@ -250,11 +250,13 @@ std::optional<CUresult> DeviceMemory::Free(CUdeviceptr pointer, memory::StreamId
   }
   if (base != pointer || allocation->mapped) return CUDA_ERROR_INVALID_VALUE;
   if (is_async && allocation->app_managed && !allocation->stream_ordered) return CUDA_ERROR_NOT_SUPPORTED;
+  EndAdvice(base);
+  allocation = live.Find(pointer, &base);
+  if (!allocation) return CUDA_ERROR_INVALID_VALUE;  // its context ended meanwhile
   const uint64_t size = memory::ArenaAllocator::SizeFor(allocation->bytes);
   const Extent range{base, size};
   const bool is_unevictable = allocation->unevictable, is_ordered = stream != 0 || allocation->stream_ordered;
   ForgetHostCopies(base, size);
-  EndAdvice(base);
   if (!is_unevictable) {  // else residency does not know it, and it does not count as managed
     residency.NoteFreed(range);
     if (allocation->reported) {

@@ -154,22 +154,27 @@ void DeviceMemory::NoteAdvice(Extent range, CUmem_advise advice, CUmemLocation l
   memory::Va base = 0;
   if (!StaysUntilUnset(advice) || !live.Find(range.base, &base)) return;
   std::vector<GivenAdvice>& given = advice_[base];
-  const auto is_same = [&](const GivenAdvice& other) {
-    return other.range.base == range.base && other.range.bytes == range.bytes && other.advice == advice &&
-           other.location.type == location.type && other.location.id == location.id;
-  };
-  if (std::none_of(given.begin(), given.end(), is_same)) given.push_back({range, advice, location});
+  const auto same = std::find_if(given.begin(), given.end(), [&](const GivenAdvice& other) {
+    return other.advice == advice && other.location.type == location.type && other.location.id == location.id;
+  });
+  if (same == given.end()) return given.push_back({range, advice, location});
+  // However many parts of the block it was given for: all between them lose it together.
+  const memory::Va begin = std::min(same->range.base, range.base), end = std::max(same->range.end(), range.end());
+  same->range = {begin, end - begin};
 }
 
 void DeviceMemory::EndAdvice(memory::Va base) {
   const auto it = advice_.find(base);
   if (it == advice_.end()) return;
-  RelaxedCapture relaxed;
-  for (const GivenAdvice& given : it->second) {
-    Unset(given);
-    if (!peers_.empty()) AdvisePeers(given.range, ordinal, peers_);
-  }
+  const std::vector<GivenAdvice> all = std::move(it->second);
+  const std::vector<CUdevice> peers = peers_;
   advice_.erase(it);
+  const DeviceUnlock unlocked(mutex);  // the driver may wait for transfers
+  const RelaxedCapture relaxed;
+  for (const GivenAdvice& given : all) {
+    Unset(given);
+    if (!peers.empty()) AdvisePeers(given.range, ordinal, peers);
+  }
 }
 
 }  // namespace sluice

@@ -42,6 +42,28 @@ void CutAt(Va at) SLUICE_REQUIRES(g_mutex) {
   it->second.end = at;
 }
 
+bool IsSame(const CUmemLocation& a, const CUmemLocation& b) { return a.type == b.type && a.id == b.id; }
+bool IsSame(const RangeNotes& a, const RangeNotes& b) {
+  return a.read_mostly == b.read_mostly && a.accessed_by == b.accessed_by && IsSame(a.preferred, b.preferred) &&
+         IsSame(a.last_prefetch, b.last_prefetch);
+}
+
+// Pieces side by side with the same notes become one: a program may go over a block in small steps.
+void MergeIn(Extent range) SLUICE_REQUIRES(g_mutex) {
+  auto& pieces = Pieces();
+  auto it = pieces.lower_bound(range.base);
+  if (it != pieces.begin()) --it;
+  while (it != pieces.end() && it->first < range.end()) {
+    const auto next = std::next(it);
+    if (next != pieces.end() && next->first == it->second.end && IsSame(it->second.notes, next->second.notes)) {
+      it->second.end = next->second.end;
+      pieces.erase(next);
+    } else {
+      it = next;
+    }
+  }
+}
+
 template <typename Change>
 void ChangeAll(Extent range, Change change) {
   if (range.bytes == 0) return;
@@ -59,9 +81,8 @@ void ChangeAll(Extent range, Change change) {
     at = it->second.end;
     ++it;
   }
+  MergeIn(range);
 }
-
-bool IsSame(const CUmemLocation& a, const CUmemLocation& b) { return a.type == b.type && a.id == b.id; }
 
 // Bits of RangeNotes::accessed_by.
 uint64_t BitOf(CUmemLocation location) {
