@@ -73,7 +73,7 @@ CUresult FreeNow(CUdeviceptr p) {
   if (a->kind == MemoryKind::kUnmanaged && a->counted) Sim().GiveUnmanaged(a->card, size);
   auto* const pool = PoolOf(*a);
   if (pool != nullptr && a->counted) {
-    pool->used -= size;
+    if (!a->is_freed) pool->used -= size;
     pool->reserved -= size;
     if (a->kind == MemoryKind::kPool) Sim().GiveUnmanaged(a->card, size);
   }

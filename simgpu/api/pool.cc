@@ -138,6 +138,9 @@ ENTRY(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
     return CUDA_SUCCESS;
   }
   a->is_freed = true;
+  // At once (an H100), not in the stream's order.
+  if (const CUmemoryPool pool = simgpu::PoolOf(*a); pool != nullptr && a->counted)
+    pool->used -= (a->size + 511) / 512 * 512;
   Op* op = Sim().NewOp(OpKind::kAction);
   op->action = FreeAction;
   op->action_b = p;

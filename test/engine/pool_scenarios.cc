@@ -5,6 +5,7 @@
 #include <string>
 #include <thread>
 
+#include "test/engine/host_flag.h"
 #include "test/engine/scenario.h"
 
 using namespace scenario;  // NOLINT(google-build-using-namespace)
@@ -100,6 +101,54 @@ SCENARIO(pools_have_a_largest_size) {
   ask("as the current pool, small", 4 * kMiB, nullptr);
   for (size_t i = 1; i < blocks.size(); ++i) card.Launch(s, {Write(blocks[i], 4 * kMiB)});
   OK(cuStreamSynchronize(s));
+}
+
+// Its memory stays where it is when another GPU reads it, as memory beside cuCtxEnablePeerAccess does.
+SCENARIO(pool_memory_stays_beside_another_gpu) {
+  Card first(0), second(1);
+  constexpr uint64_t kBytes = 128 * kMiB;
+  const CUstream reading = second.Stream();
+  OK(cuCtxSetCurrent(first.context));
+  const CUstream writing = first.Stream();
+  CUmemoryPool pool = nullptr;
+  OK(cuDeviceGetDefaultMemPool(&pool, 0));
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {1}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  OK(cuMemPoolSetAccess(pool, &access, 1));
+  CUdeviceptr block = 0;
+  OK(cuMemAllocAsync(&block, kBytes, writing));
+  first.Named(writing, {Write(block, kBytes, 1)});
+  OK(cuStreamSynchronize(writing));
+  OK(cuCtxSetCurrent(second.context));
+  second.Named(reading, {Read(block, kBytes, 1)});
+  OK(cuStreamSynchronize(reading));
+  Print("moved", second.Stats(1).resident_bytes);
+  PrintDigest("block", block, kBytes);
+}
+
+// Memory is no longer in use when its free is queued (an H100).
+SCENARIO(pool_memory_is_free_when_its_free_is_queued) {
+  Card card;
+  const CUstream s = card.Stream();
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemoryPool pool = nullptr;
+  OK(cuMemPoolCreate(&pool, &props));
+  const auto used = [&] {
+    cuuint64_t bytes = 0;
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes));
+    return bytes;
+  };
+  CUdeviceptr block = 0;
+  const HostFlag flag;
+  flag.MakeWait(s);
+  OK(cuMemAllocFromPoolAsync(&block, 4 * kMiB, pool, s));
+  Print("allocated", used());
+  OK(cuMemFreeAsync(block, s));
+  Print("free queued", used());
+  flag.Set(1);
+  OK(cuStreamSynchronize(s));
+  Print("freed", used());
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/failures.h"
+#include "hooklib/engine/device/locations.h"
 #include "hooklib/engine/device/pools.h"
 #include "hooklib/engine/device/unmanaged.h"
 #include "hooklib/engine/device/virtual_memory.h"
@@ -217,6 +218,18 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
   if (result == CUDA_SUCCESS &&
       (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH || attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH))
     ResetHighUse(pool, attribute);
+  return result;
+}
+
+// Where another GPU may use its memory it stays where it is, as beside cuCtxEnablePeerAccess.
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* access, size_t count) {
+  const CUresult result = g_real.cuMemPoolSetAccess(pool, access, count);
+  const PoolTraits traits = FindPool(pool);
+  Device* const owner = traits.is_served && !traits.is_managed ? DeviceByOrdinal(traits.device) : nullptr;
+  for (size_t i = 0; result == CUDA_SUCCESS && owner && i < count; ++i) {
+    const std::optional<CUdevice> user = DeviceOf(access[i].location);
+    if (user && access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) owner->AddPeer(*user);
+  }
   return result;
 }
 
