@@ -9,6 +9,8 @@
 
 namespace sluice {
 
+bool AnyGates();  // of any context, ever (DeviceStreams::Gate)
+
 class DeviceStreams : public DeviceContainer {
  public:
   Context* ContextFor(CUcontext handle) SLUICE_DEVICE_LOCKED;

@@ -116,7 +116,6 @@ void ForgetStreamCache();
 void ForgetStreamsOf(CUcontext context);
 uint64_t HandleGeneration();
 void NoteGates();  // a context has a new one (DeviceStreams::Gate): streams pass it when they are found next
-bool AnyGates();   // of any context, ever
 
 // Open captures (captures.h).
 extern std::atomic<int> g_captures;
