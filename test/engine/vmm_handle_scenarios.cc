@@ -339,3 +339,30 @@ SCENARIO(vmm_memory_outlives_a_reset) {
   OK(cuMemAddressFree(first, 2 * kBytes));
   OK(cuMemAddressFree(second, 2 * kBytes));
 }
+
+// Mapped memory is bound by its address.
+SCENARIO(vmm_bound_to_a_multicast_object) {
+  Card card;
+  constexpr uint64_t kBytes = 8 * kMiB;
+  const CUdeviceptr at = Reserve(2 * kBytes);
+  const Handle handle = Create(kBytes), other = Create(kBytes);
+  Map(at, kBytes, handle);
+  Map(at + kBytes, kBytes, other);
+  card.Named(nullptr, {Write(at, kBytes, 1), Write(at + kBytes, kBytes, 2)});
+  Synchronize();
+  CUmulticastObjectProp prop{};
+  prop.numDevices = 1;
+  prop.size = kBytes;
+  Handle object = 0;
+  OK(cuMulticastCreate(&object, &prop));
+  OK(cuMulticastAddDevice(object, 0));
+  Print("cuMemAlloc's", cuMulticastBindAddr(object, 0, Alloc(kBytes), kBytes, 0));
+  Print("mapped", cuMulticastBindAddr(object, 0, at, kBytes, 0));
+  PrintBytes("bound", at, kBytes);
+  PrintBytes("beside it", at + kBytes, kBytes);
+  OK(cuMulticastUnbind(object, 0, 0, kBytes));
+  OK(cuMemUnmap(at, 2 * kBytes));
+  OK(cuMemRelease(handle));
+  OK(cuMemRelease(other));
+  OK(cuMemAddressFree(at, 2 * kBytes));
+}

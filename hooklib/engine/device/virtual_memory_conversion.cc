@@ -240,4 +240,13 @@ CUresult ConvertToUnmanaged(Physical* physical, const char* reason, Settlement* 
   return result;
 }
 
+CUresult MakeDriversOwn(CUdeviceptr pointer, const char* use) {
+  if (!Find(pointer)) return CUDA_SUCCESS;
+  Settlement settlement;
+  MutexLock changes(g_changes);
+  MutexLock lock(g_mutex);
+  Reserved* const reserved = ReservedAt(pointer);
+  return reserved ? ConvertToUnmanaged(reserved, use, &settlement) : CUDA_SUCCESS;
+}
+
 }  // namespace sluice::virtual_memory

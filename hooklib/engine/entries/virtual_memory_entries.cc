@@ -85,6 +85,17 @@ CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* list, unsigned count, CUstream 
     return RunUnplanned(stream, true, [&] { return g_real.cuMemMapArrayAsync_ptsz(infos, count, stream); });
   });
 }
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t offset, CUdeviceptr pointer, size_t bytes,
+                             unsigned long long flags) {
+  const CUresult result = virtual_memory::MakeDriversOwn(pointer, kMulticast);
+  return result == CUDA_SUCCESS ? g_real.cuMulticastBindAddr(multicast, offset, pointer, bytes, flags) : result;
+}
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
+                                CUdeviceptr pointer, size_t bytes, unsigned long long flags) {
+  const CUresult result = virtual_memory::MakeDriversOwn(pointer, kMulticast);
+  return result == CUDA_SUCCESS ? g_real.cuMulticastBindAddr_v2(multicast, device, offset, pointer, bytes, flags)
+                                : result;
+}
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t offset, CUmemGenericAllocationHandle handle,
                             size_t handle_offset, size_t bytes, unsigned long long flags) {
   return WithDriverHandle(handle, kMulticast, [&](CUmemGenericAllocationHandle unmanaged) {
