@@ -30,6 +30,11 @@ std::map<uint64_t, Reservation>& Reservations() {
   static auto* all = new std::map<uint64_t, Reservation>;
   return *all;
 }
+// Addresses that small reservations have got. The driver gives them no others, whatever the hint (an H100, driver 580).
+std::set<uint64_t>& SmallPlaces() {
+  static auto* all = new std::set<uint64_t>;
+  return *all;
+}
 std::set<PhysicalHandle*>& Handles() {
   static auto* all = new std::set<PhysicalHandle*>;
   return *all;
@@ -99,10 +104,18 @@ CUresult cuMemAddressReserve(CUdeviceptr* out, size_t size, size_t alignment, CU
   BEGIN(Sim().profile().vmm_map_ns / 4);
   NEED_ARG(out != nullptr && size != 0 && size % simgpu::kBlockBytes == 0 && flags == 0);
   // A hint that cannot be followed is no error.
-  const bool is_there = hint != 0 && hint % simgpu::kBlockBytes == 0 && Sim().memory().ReserveAt(hint, size);
-  const uint64_t address =
-      is_there ? hint : Sim().memory().Reserve(size, std::max<size_t>(alignment, simgpu::kBlockBytes));
+  constexpr uint64_t kSmallBytes = uint64_t{26} << 20;
+  const bool may_be_there =
+      hint != 0 && hint % simgpu::kBlockBytes == 0 && (size >= kSmallBytes || SmallPlaces().count(hint) != 0);
+  const bool is_there = may_be_there && Sim().memory().ReserveAt(hint, size);
+  const auto elsewhere = [&] { return Sim().memory().Reserve(size, std::max<size_t>(alignment, simgpu::kBlockBytes)); };
+  uint64_t address = is_there ? hint : elsewhere();
+  if (!is_there && address == hint && address != 0) {
+    address = elsewhere();
+    Sim().memory().Unreserve(hint, size);
+  }
   NEED(address != 0, CUDA_ERROR_OUT_OF_MEMORY);
+  if (size < kSmallBytes) SmallPlaces().insert(address);
   Reservations()[address] = {size};
   *out = address;
   return CUDA_SUCCESS;

@@ -7,6 +7,7 @@
 #include "hooklib/engine/config.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device_memory.h"
+#include "hooklib/engine/device/virtual_memory_state.h"
 #include "hooklib/engine/execute/discards.h"
 #include "hooklib/engine/observe/log.h"
 
@@ -57,7 +58,8 @@ Refusal DeviceMemory::Reserve(CUcontext context, uint64_t bytes, Va* result) {
   CUdeviceptr base = 0;
   {
     RelaxedCapture relaxed;
-    if (g_real.cuMemAllocManaged(&base, bytes, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS) return Refusal::kDriver;
+    if (g_real.cuMemAllocManaged(&base, virtual_memory::AddressBytes(bytes), CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS)
+      return Refusal::kDriver;
   }
   if (base % kChunkBytes) {  // never seen; a chunk must be one of the driver's own blocks
     g_real.cuMemFree_v2(base);

@@ -16,11 +16,9 @@
 #include "hooklib/engine/observe/log.h"
 
 namespace sluice::virtual_memory {
-
 using memory::Extent;
 using memory::kChunkBytes;
 using memory::Va;
-
 Mutex g_changes, g_mutex;
 std::atomic<Va> g_lowest{memory::kNever}, g_highest{0};
 State& TheState() {
@@ -75,7 +73,7 @@ void DropIdle(uint64_t max_bytes) SLUICE_REQUIRES(g_mutex) {
   while (!state.idle.empty() && state.idle_bytes > max_bytes) {
     const auto it = state.reservations.find(state.idle.front());
     state.idle.pop_front();
-    state.idle_bytes -= it->second.range.bytes;
+    state.idle_bytes -= AddressBytes(it->second.range.bytes);
     it->second.device->Unreserve(it->first, false);
     state.reservations.erase(it);
   }
@@ -89,7 +87,7 @@ Reserved* TakeIdle(const Device* device, CUcontext context, uint64_t bytes, Va h
     if (reserved.range.bytes != bytes || reserved.device != device || reserved.context != context) continue;
     if (hint && reserved.range.base != hint) continue;
     state.idle.erase(it);
-    state.idle_bytes -= bytes;
+    state.idle_bytes -= AddressBytes(bytes);
     return &reserved;
   }
   return nullptr;
@@ -209,7 +207,8 @@ CUresult Reserve(const void* caller, CUdeviceptr* pointer, size_t bytes, size_t 
   if (result == CUDA_SUCCESS) {
     MutexLock changes(g_changes);
     MutexLock lock(g_mutex);
-    TheState().unmanaged[*pointer] = {bytes, reason};
+    const uint64_t size = reason == kFixedAddress ? MoveToHint(pointer, bytes, hint) : bytes;
+    TheState().unmanaged[*pointer] = {bytes, reason, size};
   }
   return result;
 }
@@ -227,7 +226,7 @@ void Retire(Reserved* reserved, Settlement* settlement) {
     }
     // Also a large one passes through the list, so that the oldest is always dropped first.
     state.idle.push_back(range.base);
-    state.idle_bytes += range.bytes;
+    state.idle_bytes += AddressBytes(range.bytes);
     DropIdle(kMaxIdleBytes);
     if (!HasReservations(device)) settlement->released.push_back(device);
   }
@@ -242,6 +241,8 @@ CUresult FreeAddress(CUdeviceptr pointer, size_t bytes) {
     MutexLock lock(g_mutex);
     Reserved* const reserved = ReservedAt(pointer);
     if (!reserved) {
+      const auto it = TheState().unmanaged.find(pointer);
+      if (it != TheState().unmanaged.end() && it->second.bytes == bytes) bytes = it->second.reserved_bytes;
       const CUresult result = g_real.cuMemAddressFree(pointer, bytes);
       if (result == CUDA_SUCCESS) TheState().unmanaged.erase(pointer);
       return result;
@@ -265,13 +266,14 @@ bool TurnUnmanaged(Reserved* reserved, const char* reason, Settlement* settlemen
     return false;
   }
   CUdeviceptr again = 0;
-  const CUresult result = g_real.cuMemAddressReserve(&again, range.bytes, 0, range.base, 0);
+  const uint64_t size = AddressBytes(range.bytes);
+  const bool is_given = g_real.cuMemAddressReserve(&again, size, 0, range.base, 0) == CUDA_SUCCESS;
   reserved->is_gone = true;
   if (!HasReservations(device)) settlement->released.push_back(device);
-  if (result == CUDA_SUCCESS && again != range.base) g_real.cuMemAddressFree(again, range.bytes);
-  if (result != CUDA_SUCCESS || again != range.base) return false;
+  if (is_given && again != range.base) g_real.cuMemAddressFree(again, size);
+  if (!is_given || again != range.base) return false;
   TheState().reservations.erase(range.base);
-  TheState().unmanaged[range.base] = {range.bytes, reason};
+  TheState().unmanaged[range.base] = {range.bytes, reason, size};
   return true;
 }
 

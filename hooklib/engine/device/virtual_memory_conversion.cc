@@ -147,6 +147,18 @@ bool IsQuiet(bool beside_threads) {
   return false;
 }
 
+uint64_t MoveToHint(CUdeviceptr* pointer, uint64_t bytes, CUdeviceptr hint) {
+  const uint64_t size = AddressBytes(bytes);
+  if (!hint || *pointer == hint || size == bytes) return bytes;
+  CUdeviceptr there = 0;
+  g_real.cuMemAddressFree(*pointer, bytes);  // it may be in the way
+  if (g_real.cuMemAddressReserve(&there, size, 0, hint, 0) != CUDA_SUCCESS) there = 0;
+  if (there == hint) return *pointer = hint, size;
+  if (there) g_real.cuMemAddressFree(there, size);
+  g_real.cuMemAddressReserve(pointer, bytes, 0, 0, 0);
+  return bytes;
+}
+
 void FreeIdleIn(Extent range) {
   State& state = TheState();
   for (auto it = state.idle.begin(); it != state.idle.end();) {
@@ -156,7 +168,7 @@ void FreeIdleIn(Extent range) {
       ++it;
       continue;
     }
-    state.idle_bytes -= reserved.range.bytes;
+    state.idle_bytes -= AddressBytes(reserved.range.bytes);
     state.reservations.erase(*it);
     it = state.idle.erase(it);
   }

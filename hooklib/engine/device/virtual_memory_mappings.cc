@@ -373,7 +373,7 @@ void ForgetReservationsOf(CUcontext context) {
     }
     reserved.kept.clear();
     reserved.device->Unreserve(it->first, false, true);
-    if (std::erase(state.idle, it->first)) state.idle_bytes -= reserved.range.bytes;
+    if (std::erase(state.idle, it->first)) state.idle_bytes -= AddressBytes(reserved.range.bytes);
     if (reserved.is_free) {
       it = state.reservations.erase(it);
     } else {

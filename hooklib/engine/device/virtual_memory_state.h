@@ -2,6 +2,7 @@
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_VIRTUAL_MEMORY_STATE_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_VIRTUAL_MEMORY_STATE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -54,8 +55,13 @@ struct Reserved {
 
 struct UnmanagedReservation {
   uint64_t bytes;
-  const char* reason;  // null: not known
+  const char* reason;       // null: not known
+  uint64_t reserved_bytes;  // as the driver knows it
 };
+
+// The driver reserves less than 26 MiB at no address where managed memory was (an H100, driver 580). A reservation that
+// becomes unmanaged keeps its address, so it has so many bytes of addresses in either form.
+inline uint64_t AddressBytes(uint64_t bytes) { return std::max(bytes, uint64_t{32} << 20); }
 
 extern std::atomic<memory::Va> g_lowest, g_highest;  // all addresses that were ever reserved in managed form
 // Held by a call that changes the state, from its begin to its end, also while it waits for the GPU. Taken before
@@ -88,6 +94,9 @@ class Settlement {
 // Whether nothing uses the application's memory, and nothing will before the calling thread goes on. Waits for queued
 // work, for two seconds at most: it may wait for this thread. `beside_threads`: others queue nothing more.
 bool IsQuiet(bool beside_threads = false) SLUICE_REQUIRES(g_mutex);
+// A reservation of the driver's that is not at its hint goes there, if the address is free. Returns the size that the
+// driver knows.
+uint64_t MoveToHint(CUdeviceptr* pointer, uint64_t bytes, CUdeviceptr hint);
 // Gives idle reservations there back to the driver now, so that it can give out their addresses; not where it would
 // wait for the GPU.
 void FreeIdleIn(memory::Extent range) SLUICE_REQUIRES(g_mutex);
