@@ -211,6 +211,7 @@ const auto& Rows() {
 // Held by a thread that binds: g_real is written under it, and read without it once `bound` is true.
 Mutex bind_mutex;
 std::atomic<bool> bound{false};
+void*& WritableReal(std::size_t slot) SLUICE_REQUIRES(bind_mutex) { return *kRealSlots[slot].slot; }
 
 }  // namespace
 
@@ -277,7 +278,7 @@ void Bind(void* (*lookup)(void* context, const char* name), void* context, bool 
   for (std::size_t i = 0; i < kSlots; ++i) found[i] = lookup(context, kRealSlots[i].name);
   const MutexLock lock(bind_mutex);
   if (RealBound() && !replaces) return;
-  for (std::size_t i = 0; i < kSlots; ++i) *kRealSlots[i].slot = found[i];
+  for (std::size_t i = 0; i < kSlots; ++i) WritableReal(i) = found[i];
   bound.store(true, std::memory_order_release);
 }
 
