@@ -75,6 +75,7 @@ void AddShare(const AllocationStatus& a, size_t gpu, const Labels& labels, Snaps
 
 std::vector<double> AttachBounds() {
   std::vector<double> seconds;
+  seconds.reserve(AttachTimes::kBoundsUs.size());
   for (const auto us : AttachTimes::kBoundsUs) seconds.push_back(static_cast<double>(us) / 1e6);
   return seconds;
 }

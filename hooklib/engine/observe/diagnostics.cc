@@ -74,12 +74,14 @@ class MetricPairs {
  private:
   void Add(std::string_view key, uint64_t count, double scale) {
     if (key.empty()) return;
-    const auto chars = static_cast<int>(key.size());
-    const size_t room = sizeof(text_) - used_;
-    const int wanted = scale == 1 ? std::snprintf(text_ + used_, room, " %.*s=%" PRIu64, chars, key.data(), count)
-                                  : std::snprintf(text_ + used_, room, " %.*s=%.3f", chars, key.data(),
-                                                  scale * static_cast<double>(count));
-    used_ += std::min(static_cast<size_t>(std::max(wanted, 0)), room - 1);
+    char value[32];
+    if (scale == 1) {
+      std::snprintf(value, sizeof value, "=%" PRIu64, count);
+    } else {
+      std::snprintf(value, sizeof value, "=%.3f", scale * static_cast<double>(count));
+    }
+    for (const std::string_view part : {std::string_view(" "), key, std::string_view(value)})
+      used_ += part.copy(text_ + used_, sizeof(text_) - 1 - used_);
   }
   char text_[kMaxLineBytes] = "";
   size_t used_ = 0;
