@@ -62,7 +62,7 @@ struct Counted<Member, kPerThread, CUresult(Args...)> {
   }
 };
 
-// As hooks.def writes them.
+// NOLINTNEXTLINE(readability-identifier-naming): as hooks.def writes them
 enum class Capture { kNone, UNSAFE, UNSAFE_BESIDE, NEVER, NEVER_UNSAFE_BESIDE };
 
 // In front of each of the engine's entries. In a forked child the driver takes its place. Where the driver may refuse
@@ -179,7 +179,7 @@ const EntryPair& EntriesOf(std::size_t index) {
 // NOLINTEND(cppcoreguidelines-pro-type-reinterpret-cast)
 
 constexpr std::size_t kHooks = 0
-#define SLUICE_HOOK(elf_name, base, version, flavour, category) +1
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) +1  // NOLINT(bugprone-macro-parentheses): a sum's term
 #include "hooklib/hooks.def"
     ;
 
