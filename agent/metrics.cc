@@ -1,83 +1,36 @@
 #include "agent/metrics.h"
 
-#include <prometheus/metric_family.h>
-#include <prometheus/text_serializer.h>
-
 #include <algorithm>
-#include <limits>
 #include <map>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "agent/counters.h"
 #include "common/counter_rules.h"
+#include "common/metrics/snapshot.h"
 #include "sluice/version.h"
 
 namespace sluice::agent {
 namespace {
 
-using prometheus::ClientMetric;
-using prometheus::MetricFamily;
-using prometheus::MetricType;
-using Labels = std::vector<ClientMetric::Label>;
-
-class Families {
- public:
-  void Gauge(const char* name, const char* help, const Labels& labels, double value) {
-    ClientMetric m;
-    m.label = labels;
-    m.gauge.value = value;
-    Family(name, help, MetricType::Gauge).metric.push_back(std::move(m));
-  }
-  void Counter(const char* name, const char* help, const Labels& labels, double value) {
-    ClientMetric m;
-    m.label = labels;
-    m.counter.value = value;
-    Family(name, help, MetricType::Counter).metric.push_back(std::move(m));
-  }
-  void Histogram(const char* name, const char* help, const AttachTimes& times) {
-    ClientMetric m;
-    uint64_t sum = 0;
-    for (size_t i = 0; i < times.counts.size(); ++i) {
-      sum += times.counts[i];
-      m.histogram.bucket.push_back({sum, i < AttachTimes::kBoundsUs.size() ? AttachTimes::kBoundsUs[i] / 1e6
-                                                                           : std::numeric_limits<double>::infinity()});
-    }
-    m.histogram.sample_count = sum;
-    m.histogram.sample_sum = static_cast<double>(times.sum_ns) / 1e9;
-    Family(name, help, MetricType::Histogram).metric.push_back(std::move(m));
-  }
-  // One of proto/counters.def.
-  void Published(CounterRule rule, const char* name, const char* help, const Labels& labels, double value) {
-    if (*name == '\0') return;
-    if (rule == CounterRule::kTotal) {
-      Counter(name, help, labels, value);
-    } else {
-      Gauge(name, help, labels, value);
-    }
-  }
-  std::vector<MetricFamily> Take() { return std::move(families_); }
-
- private:
-  MetricFamily& Family(const char* name, const char* help, MetricType type) {
-    for (MetricFamily& f : families_) {
-      if (f.name == name) return f;
-    }
-    MetricFamily f;
-    f.name = name;
-    f.help = help;
-    f.type = type;
-    families_.push_back(std::move(f));
-    return families_.back();
-  }
-  std::vector<MetricFamily> families_;
-};
+using metrics::Labels;
+using metrics::Snapshot;
 
 double D(uint64_t v) { return static_cast<double>(v); }
 
+// One of proto/counters.def. "" is no metric.
+void AddCounter(CounterRule rule, const char* name, const char* help, const Labels& labels, double value,
+                Snapshot& out) {
+  if (*name == '\0') return;
+  if (rule == CounterRule::kTotal) {
+    out.Counter(name, help, labels, value);
+  } else {
+    out.Gauge(name, help, labels, value);
+  }
+}
+
 // One GPU of one allocation: attached processes, and ended ones, so that totals never fall.
-void AddShare(const AllocationStatus& a, size_t gpu, const Labels& labels, Families& out) {
+void AddShare(const AllocationStatus& a, size_t gpu, const Labels& labels, Snapshot& out) {
   const ShareStatus& s = a.gpus[gpu];
   sluice_gpu_counters sum = gpu < a.ended.size() ? a.ended[gpu] : sluice_gpu_counters{};
   for (const ProcessStatus& p : a.processes) {
@@ -92,7 +45,7 @@ void AddShare(const AllocationStatus& a, size_t gpu, const Labels& labels, Famil
   out.Gauge("sluice_overdue_bytes", "Reclaimed bytes that the container has not returned yet.", labels, D(s.overdue));
   out.Gauge("sluice_limit_bytes", "Bytes that may be live, resident or not.", labels, D(s.limit));
 #define SLUICE_COUNTER(name, type, rule, scale, metric, help) \
-  out.Published(CounterRule::k##rule, metric, help, labels, D(sum.name) * (scale));
+  AddCounter(CounterRule::k##rule, metric, help, labels, D(sum.name) * (scale), out);
 #include "counters.def"
   out.Gauge("sluice_touched_peak_bytes",
             "Largest sluice_touched_bytes of the last day, without the start of the program; 0: not known yet.", labels,
@@ -120,8 +73,15 @@ void AddShare(const AllocationStatus& a, size_t gpu, const Labels& labels, Famil
   }
 }
 
-std::vector<MetricFamily> Collect(const NodeStatus& status, const std::string& node) {
-  Families out;
+std::vector<double> AttachBounds() {
+  std::vector<double> seconds;
+  seconds.reserve(AttachTimes::kBoundsUs.size());
+  for (const auto us : AttachTimes::kBoundsUs) seconds.push_back(static_cast<double>(us) / 1e6);
+  return seconds;
+}
+
+Snapshot Collect(const NodeStatus& status, const std::string& node) {
+  Snapshot out;
   for (const AllocationStatus& a : status.allocations) {
     for (size_t i = 0; i < a.gpus.size(); ++i) {
       AddShare(a, i,
@@ -174,7 +134,7 @@ std::vector<MetricFamily> Collect(const NodeStatus& status, const std::string& n
   out.Histogram("sluice_agent_attach_seconds",
                 "The agent's CPU time for one process that attaches: from accepting it to its first budget, its part "
                 "of the plan included.",
-                status.attach);
+                AttachBounds(), status.attach.counts, D(status.attach.sum_ns) / 1e9);
   out.Gauge("sluice_config_refused", "1 while the last configuration is refused and the one before stays in force.", {},
             status.config_error.empty() ? 0 : 1);
   out.Gauge("sluice_node_host_bytes", "Evicted bytes of all containers in host memory.", {}, D(status.host_bytes));
@@ -184,10 +144,11 @@ std::vector<MetricFamily> Collect(const NodeStatus& status, const std::string& n
               D(status.forged_claims));
   out.Counter("sluice_reclaims_late_total", "Times that a container did not return reclaimed memory in time.", {},
               D(status.late_reclaims));
-  return out.Take();
+  return out;
 }
 
-const char* Word(MetricType type) {
+const char* Word(prometheus::MetricType type) {
+  using prometheus::MetricType;
   return type == MetricType::Counter ? "counter" : type == MetricType::Histogram ? "histogram" : "gauge";
 }
 
@@ -209,11 +170,7 @@ const char* Word(CounterRule rule) {
 
 }  // namespace
 
-std::string MetricsText(const NodeStatus& status, const std::string& node) {
-  std::ostringstream out;
-  prometheus::TextSerializer().Serialize(out, Collect(status, node));
-  return out.str();
-}
+std::string MetricsText(const NodeStatus& status, const std::string& node) { return Collect(status, node).Text(); }
 
 std::string MetricsPage() {
   NodeStatus sample;  // one of each: every family appears
@@ -221,7 +178,7 @@ std::string MetricsPage() {
   sample.allocations.emplace_back().gpus.emplace_back();
   sample.foreign.emplace_back();
   std::string out = "| metric | type | meaning |\n|---|---|---|\n";
-  for (const MetricFamily& f : Collect(sample, "")) {
+  for (const Snapshot collected = Collect(sample, ""); const auto& f : collected.families()) {
     out += "| `" + f.name + "` | " + Word(f.type) + " | " + f.help + " |\n";
   }
   out += R"(

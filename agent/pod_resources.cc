@@ -3,25 +3,19 @@
 #include <algorithm>
 #include <chrono>
 
-#include "common/unix_channel.h"
-#include "podresources.grpc.pb.h"
+#include "common/kubelet/pod_resources.h"
 #include "sluice/names.h"
 
 namespace sluice::agent {
 
 namespace {
 
-// The GPU of another plugin's device: "GPU-<uuid>", or with "::<replica>". MIG devices, indices and claims tell none.
-std::string GpuOf(const std::string& id) {
-  return id.starts_with("GPU-") ? id.substr(0, id.find("::")) : std::string();
-}
-
-void AddOthers(const ::v1::ContainerResources& container, const std::string& pod, OtherOwners* out) {
+void AddOthers(const kubelet::Container& container, const std::string& pod, OtherOwners* out) {
   for (const auto& devices : container.devices()) {
-    const bool nvidia = devices.resource_name().starts_with("nvidia.com/");
+    const bool nvidia = kubelet::IsNvidiaResource(devices.resource_name());
     for (const std::string& id : devices.device_ids()) {
       if (devices.resource_name() == SLUICE_RESOURCE) continue;
-      if (const std::string gpu = GpuOf(id); !gpu.empty() || nvidia) (*out)[gpu].insert(pod);
+      if (const std::string gpu(kubelet::GpuOf(id)); !gpu.empty() || nvidia) (*out)[gpu].insert(pod);
     }
   }
   for (const auto& claim : container.dynamic_resources()) {
@@ -36,25 +30,20 @@ void AddOthers(const ::v1::ContainerResources& container, const std::string& pod
 
 std::optional<DevicesInUse> ListDevicesInUse(const std::string& socket, int timeout_ms, std::string* error,
                                              OtherOwners* others) {
-  const auto stub = ::v1::PodResourcesLister::NewStub(UnixChannel(socket));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
-  ::v1::ListPodResourcesResponse response;
-  const grpc::Status status = stub->List(&context, {}, &response);
-  if (!status.ok()) {
-    *error = "pod_resources: kubelet does not answer at " + socket + ": " + status.error_message();
+  const auto resources = kubelet::ListPodResources(socket, std::chrono::milliseconds(timeout_ms));
+  if (!resources.ok()) {
+    *error = "pod_resources: " + std::string(resources.status().message());
     return std::nullopt;
   }
-  DevicesInUse out;
-  for (const auto& pod : response.pod_resources()) {
-    for (const auto& container : pod.containers()) {
-      if (others != nullptr) AddOthers(container, pod.namespace_() + "/" + pod.name(), others);
-      for (const auto& devices : container.devices()) {
-        if (devices.resource_name() != SLUICE_RESOURCE) continue;
-        for (const std::string& id : devices.device_ids()) out[id] = {pod.namespace_(), pod.name(), container.name()};
-      }
-    }
+  for (const kubelet::Pod& pod : resources->pod_resources()) {
+    if (others == nullptr) break;
+    for (const kubelet::Container& container : pod.containers())
+      AddOthers(container, pod.namespace_() + "/" + pod.name(), others);
   }
+  DevicesInUse out;
+  kubelet::ForEachOwnDevice(*resources, [&out](const auto& pod, const auto& container, const std::string& id) {
+    out[id] = {pod.namespace_(), pod.name(), container.name()};
+  });
   return out;
 }
 

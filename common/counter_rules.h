@@ -3,6 +3,7 @@
 #define SLUICE_COMMON_COUNTER_RULES_H_
 
 #include <algorithm>
+#include <string_view>
 
 namespace sluice {
 
@@ -21,6 +22,15 @@ constexpr T Combined(T sum, T value) {
   } else {
     return static_cast<T>(sum + value);
   }
+}
+
+// The key of a counter in the exit line of a process: its metric's name without the product's prefix and Prometheus'
+// suffix. "" for a counter that is no metric.
+constexpr std::string_view ExitLineKey(std::string_view metric) {
+  constexpr std::string_view kPrefix = "sluice_", kSuffix = "_total";
+  if (metric.starts_with(kPrefix)) metric.remove_prefix(kPrefix.size());
+  if (metric.ends_with(kSuffix)) metric.remove_suffix(kSuffix.size());
+  return metric;
 }
 
 }  // namespace sluice

@@ -72,6 +72,7 @@ class Condition {
     const timespec at{static_cast<time_t>(ns.count() / 1'000'000'000), static_cast<long>(ns.count() % 1'000'000'000)};
     pthread_cond_timedwait(&condition_, &mutex.mutex_, &at);
   }
+  void NotifyOne() { pthread_cond_signal(&condition_); }
   void NotifyAll() { pthread_cond_broadcast(&condition_); }
 
  private:

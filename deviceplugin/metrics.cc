@@ -1,28 +1,24 @@
 #include "deviceplugin/metrics.h"
 
-#include <prometheus/counter.h>
-#include <prometheus/gauge.h>
-#include <prometheus/histogram.h>
-#include <prometheus/registry.h>
-#include <prometheus/text_serializer.h>
-
 #include <atomic>
 #include <set>
 
+#include "common/metrics/registry.h"
 #include "common/mutex.h"
 #include "sluice/names.h"
-#include "sluice/version.h"
 
 namespace sluice::deviceplugin {
 namespace {
 
-using prometheus::BuildCounter;
-using prometheus::BuildGauge;
-using prometheus::BuildHistogram;
+using metrics::Counter;
+using metrics::Family;
+using metrics::Gauge;
+using metrics::Histogram;
+using metrics::Registry;
 
-const prometheus::Histogram::BucketBoundaries& Buckets() {
-  static const auto* buckets = new prometheus::Histogram::BucketBoundaries{0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005,
-                                                                           0.01,   0.025,   0.1,    1,     10};
+const Histogram::BucketBoundaries& Buckets() {
+  static const auto* buckets =
+      new Histogram::BucketBoundaries{0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1, 10};
   return *buckets;
 }
 
@@ -30,53 +26,26 @@ const prometheus::Histogram::BucketBoundaries& Buckets() {
 
 struct Metrics::Families {
   std::atomic<uint64_t> total_calls = 0;
-  prometheus::Registry registry;
-  prometheus::Family<prometheus::Counter>& registrations = BuildCounter()
-                                                               .Name("sluice_plugin_registrations_total")
-                                                               .Help("Registrations with kubelet by result.")
-                                                               .Register(registry);
-  prometheus::Family<prometheus::Counter>& calls = BuildCounter()
-                                                       .Name("sluice_plugin_calls_total")
-                                                       .Help("Calls from kubelet by method and result.")
-                                                       .Register(registry);
-  prometheus::Family<prometheus::Histogram>& seconds = BuildHistogram()
-                                                           .Name("sluice_plugin_call_seconds")
-                                                           .Help("Duration of kubelet's calls, measured in the plugin.")
-                                                           .Register(registry);
-  prometheus::Family<prometheus::Counter>& refusals =
-      BuildCounter().Name("sluice_plugin_refusals_total").Help("Refused containers by reason.").Register(registry);
-  prometheus::Family<prometheus::Gauge>& units = BuildGauge()
-                                                     .Name("sluice_plugin_units")
-                                                     .Help("Units (percent of a GPU) by GPU, state and reason.")
-                                                     .Register(registry);
-  prometheus::Family<prometheus::Gauge>& memory =
-      BuildGauge().Name("sluice_plugin_gpu_memory_bytes").Help("Memory of each GPU.").Register(registry);
-  prometheus::Family<prometheus::Counter>& collected =
-      BuildCounter()
-          .Name("sluice_plugin_collected_total")
-          .Help("Unreferenced allocations and library versions removed; kind=failure: removals that failed.")
-          .Register(registry);
-  prometheus::Gauge& lost = BuildGauge()
-                                .Name("sluice_plugin_nvml_stuck_calls")
-                                .Help("NVML calls that have not returned.")
-                                .Register(registry)
-                                .Add({});
-  prometheus::Gauge& streams = BuildGauge()
-                                   .Name("sluice_plugin_watch_streams")
-                                   .Help("Open ListAndWatch streams: 1 while kubelet is connected.")
-                                   .Register(registry)
-                                   .Add({});
+  Registry registry{"sluice_plugin_build_info"};
+  Family<Counter>& registrations =
+      registry.Counters("sluice_plugin_registrations_total", "Registrations with kubelet by result.");
+  Family<Counter>& calls = registry.Counters("sluice_plugin_calls_total", "Calls from kubelet by method and result.");
+  Family<Histogram>& seconds =
+      registry.Histograms("sluice_plugin_call_seconds", "Duration of kubelet's calls, measured in the plugin.");
+  Family<Counter>& refusals = registry.Counters("sluice_plugin_refusals_total", "Refused containers by reason.");
+  Family<Gauge>& units = registry.Gauges("sluice_plugin_units", "Units (percent of a GPU) by GPU, state and reason.");
+  Family<Gauge>& memory = registry.Gauges("sluice_plugin_gpu_memory_bytes", "Memory of each GPU.");
+  Family<Counter>& collected =
+      registry.Counters("sluice_plugin_collected_total",
+                        "Unreferenced allocations and library versions removed; kind=failure: removals that failed.");
+  Gauge& lost = registry.OneGauge("sluice_plugin_nvml_stuck_calls", "NVML calls that have not returned.");
+  Gauge& streams =
+      registry.OneGauge("sluice_plugin_watch_streams", "Open ListAndWatch streams: 1 while kubelet is connected.");
   Mutex mutex;
-  std::set<prometheus::Gauge*> card_gauges SLUICE_GUARDED_BY(mutex);
+  std::set<Gauge*> card_gauges SLUICE_GUARDED_BY(mutex);
 };
 
 Metrics::Metrics() : families_(std::make_unique<Families>()) {
-  BuildGauge()
-      .Name("sluice_plugin_build_info")
-      .Help("1, with the version as label.")
-      .Register(families_->registry)
-      .Add({{"version", SLUICE_VERSION}})
-      .Set(1);
   // Exported from the start, so that a rate over them counts the first failure.
   for (const char* result : {"ok", "failed"}) families_->registrations.Add({{"result", result}});
 }
@@ -101,7 +70,7 @@ void Metrics::CountRefusal(std::string_view reason) {
 
 void Metrics::SetCards(const Inventory& inventory) {
   MutexLock lock(families_->mutex);
-  std::set<prometheus::Gauge*> now;
+  std::set<Gauge*> now;
   for (const Card& card : inventory.cards) {
     auto& gauge = families_->units.Add(
         {{"gpu", card.uuid}, {"state", std::string(ToString(card.state))}, {"reason", card.reason}});
@@ -109,7 +78,7 @@ void Metrics::SetCards(const Inventory& inventory) {
     now.insert(&gauge);
     families_->memory.Add({{"gpu", card.uuid}}).Set(static_cast<double>(card.memory_bytes));
   }
-  for (prometheus::Gauge* old : families_->card_gauges) {
+  for (Gauge* old : families_->card_gauges) {
     if (!now.contains(old)) families_->units.Remove(old);
   }
   families_->card_gauges = std::move(now);
@@ -122,6 +91,6 @@ void Metrics::CountCollected(std::string_view kind, int count) {
 void Metrics::SetStuckNvmlCalls(int threads) { families_->lost.Set(threads); }
 void Metrics::SetStreams(int open) { families_->streams.Set(open); }
 
-std::string Metrics::Text() const { return prometheus::TextSerializer().Serialize(families_->registry.Collect()); }
+std::string Metrics::Text() const { return families_->registry.Text(); }
 
 }  // namespace sluice::deviceplugin

@@ -251,12 +251,6 @@ absl::StatusOr<Json> Client::Modify(const std::string& path, const std::function
   return last;
 }
 
-std::chrono::milliseconds Backoff::Next() {
-  const int64_t base = std::min<int64_t>(30000, int64_t{500} << std::min(step_, 10));
-  ++step_;
-  return std::chrono::milliseconds(base * 2 / 3 + static_cast<int64_t>(random_()) % (base / 3 + 1));
-}
-
 std::string EscapeQuery(std::string_view text) {
   static constexpr char kHex[] = "0123456789ABCDEF";
   std::string out;

@@ -15,10 +15,10 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
-#include <random>
 #include <string>
 #include <vector>
 
+#include "common/backoff.h"
 #include "kube/config.h"
 
 namespace sluice::kube {
@@ -89,16 +89,10 @@ class Client {
   std::unique_ptr<Impl> impl_;
 };
 
-// Waits that grow from 0.5 s to 30 s. Up to a third of each is random, so that a cluster's daemons do not retry in
-// step.
-class Backoff {
+// The waits between calls of an API server that does not answer.
+class Backoff : public RandomBackoff {
  public:
-  std::chrono::milliseconds Next();
-  void Reset() { step_ = 0; }
-
- private:
-  std::minstd_rand random_{std::random_device{}()};
-  int step_ = 0;
+  Backoff() : RandomBackoff(std::chrono::milliseconds(500), std::chrono::seconds(30)) {}
 };
 
 std::string EscapeQuery(std::string_view text);

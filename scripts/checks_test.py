@@ -262,12 +262,39 @@ class Checks(unittest.TestCase):
         for lock in ("std::mutex a;", "std::shared_mutex a;", "pthread_mutex_t a = PTHREAD_MUTEX_INITIALIZER;"):
             with self.subTest(lock):
                 self.write("hooklib/a.cc", f"{lock}\n")
-                self.finds(["locks.py"], "hooklib/a.cc:1: a lock without annotations", "1 without annotations")
-        self.write("hooklib/a.cc", "// Not a std::mutex.\nMutex a;\n")
+                self.finds(["locks.py"], "hooklib/a.cc:1: a lock without annotations", "1 that the analysis")
+        self.write("hooklib/a.cc", "// Not a std::mutex.\nMutex a;\nint b SLUICE_GUARDED_BY(a);\n")
         self.write("agent/a.h", "// unannotated lock: held by C code alone\npthread_mutex_t a;\n")
         self.write("agent/wrapper.h", 'class SLUICE_CAPABILITY("mutex") Lock {\n  std::mutex lock_;\n};\n')
-        self.write("webhook/a.cc", "std::mutex a;\n")  # no hot path, no annotations
+        self.write("simgpu/a.cc", "std::mutex a;\n")  # one lock, held in every call
         self.passes("locks.py")
+
+    def test_locks_guard_something(self):
+        fault = "common/a.cc:%d: a lock that guards nothing by name"
+        for line, text in (
+            (1, "Mutex a;\nint b;\n"),
+            (1, "mutable Mutex a, c;\nint b SLUICE_GUARDED_BY(c);\n"),
+            (1, "Mutex a;  // guards no data:\n"),
+            (3, "Mutex c;  // guards no data: it orders calls\nint d;\nstatic Mutex a;\n"),
+            (2, '#include "common/b.h"\nMutex a;\n'),
+            (1, "Mutex a;\n// SLUICE_GUARDED_BY(a)\nint b;\n"),
+            (1, "Mutex a;\nvoid Helper() SLUICE_REQUIRES(a);\n"),
+        ):
+            with self.subTest(text):
+                self.write("common/b.h", "int b;\n")
+                self.write("common/a.cc", text)
+                self.finds(["locks.py"], fault % line, "1 that the analysis")
+        for text in (
+            "Mutex a;\nint b SLUICE_GUARDED_BY(a);\n",
+            "Mutex a;\nint* b SLUICE_PT_GUARDED_BY(shared->a);\n",
+            "Mutex a;\nstd::map<int, int>& All() SLUICE_REQUIRES(a) {\n",
+            "// One caller at a time.\n// Guards no data: it orders calls.\nstatic Mutex a;\n",
+            '#include "common/b.h"\nMutex a;\n',
+        ):
+            with self.subTest(text):
+                self.write("common/b.h", "extern Mutex a;\nint& b() SLUICE_REQUIRES(a);\n")
+                self.write("common/a.cc", text)
+                self.passes("locks.py")
 
     def test_each_script_answers_help(self):
         """Also a script that would install or build: it must read env.sh before anything else."""

@@ -3,7 +3,7 @@
 tidy     every check of .clang-tidy but the static analyzer, which takes nine tenths of the time
 analyze  the static analyzer
 naming   the check of names alone
-threads  clang's thread-safety analysis; agent, hooklib and trace must not have a lock without annotations
+threads  clang's thread-safety analysis; before it, locks.py over the same folders
 
 A clean result is cached. Its key is the content of all inputs: tool, settings, compile command, the source, and the
 headers of this repository that ninja saw it include. System headers are pinned by the Debian release and the wheels.

@@ -65,7 +65,7 @@ absl::Status RefusedPodRemover::Poll(std::chrono::steady_clock::time_point now) 
 
 void RefusedPodRemover::StartWatching() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     pods_.clear();
   }
   kube::ListOptions options;
@@ -76,7 +76,7 @@ void RefusedPodRemover::StartWatching() {
   handler.end = [] {};  // RemoveDuePods forgets pods that no longer exist
   handler.changed = [this](kube::Change change, const kube::Json& pod) {
     if (change != kube::Change::kDeleted) return Add(pod);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     pods_.erase(std::string(Text(pod["metadata"], "uid")));
   };
   watcher_ = std::make_unique<kube::Watcher>(config_, "/api/v1/pods", options, std::move(handler), "sluice-webhook");
@@ -92,14 +92,14 @@ void RefusedPodRemover::Add(const Json& pod) {
       "/api/v1/namespaces/" + std::string(Text(metadata, "namespace")) + "/pods/" + std::string(Text(metadata, "name"));
   p.reason = Text(pod["status"], "message");
   p.first_seen = std::chrono::steady_clock::now();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   pods_.emplace(p.uid, std::move(p));
 }
 
 absl::Status RefusedPodRemover::RemoveDuePods(std::chrono::steady_clock::time_point now) {
   std::vector<Pod> due;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [uid, pod] : pods_) {
       if (due.size() == kMaxRemovalsPerPoll) break;
       if (now - pod.first_seen >= std::chrono::seconds(settings_.after_seconds)) due.push_back(pod);
@@ -110,7 +110,7 @@ absl::Status RefusedPodRemover::RemoveDuePods(std::chrono::steady_clock::time_po
     const absl::Status status = client_.Delete(pod.path, Json{{"preconditions", {{"uid", pod.uid}}}});
     if (!status.ok() && !absl::IsNotFound(status) && !absl::IsAborted(status)) return status;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       pods_.erase(pod.uid);
     }
     if (status.ok()) removed_(pod.name + ": " + pod.reason);

@@ -5,9 +5,9 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "common/mutex.h"
 #include "kube/lease.h"
 #include "kube/watcher.h"
 #include "webhook/decision/config.h"
@@ -46,8 +46,8 @@ class RefusedPodRemover {
   const std::function<void(const std::string&)> removed_;
   kube::Lease lease_;
   std::chrono::steady_clock::time_point next_lease_poll_{};
-  std::mutex mutex_;                        // guards pods_, to which the watcher's thread adds
-  std::map<std::string, Pod> pods_;         // by uid
+  Mutex mutex_;
+  std::map<std::string, Pod> pods_ SLUICE_GUARDED_BY(mutex_);  // by uid; the watcher's thread adds to it
   std::unique_ptr<kube::Watcher> watcher_;  // while this replica leads; last, because its functions use the others
 };
 

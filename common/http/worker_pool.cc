@@ -20,27 +20,27 @@ void WorkerPool::Start() {
 
 void WorkerPool::Stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     is_stopping_ = true;
   }
-  has_work_.notify_all();
+  has_work_.NotifyAll();
   for (std::thread& t : threads_) t.join();
   threads_.clear();
 }
 
 bool WorkerPool::Submit(Job& job) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (queue_.size() >= options_.max_queued) return false;
     job.is_first ? queue_.push_front(std::move(job)) : queue_.push_back(std::move(job));
   }
-  has_work_.notify_one();
+  has_work_.NotifyOne();
   return true;
 }
 
 std::deque<FinishedJob> WorkerPool::TakeFinished(size_t& freed_bytes) {
   std::deque<FinishedJob> out;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   out.swap(finished_);
   freed_bytes = freed_bytes_;
   freed_bytes_ = 0;
@@ -52,8 +52,8 @@ void WorkerPool::Run() {
   while (true) {
     Job job{};
     {
-      std::unique_lock lock(mutex_);
-      has_work_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
+      const MutexLock lock(mutex_);
+      while (!is_stopping_ && queue_.empty()) has_work_.Wait(mutex_);
       if (queue_.empty()) return;
       job = std::move(queue_.front());
       queue_.pop_front();
@@ -66,7 +66,7 @@ void WorkerPool::Run() {
       finished.reply = dispatch_.Answer(job.request, job.is_cut, job.close, finished.close);
     }
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       finished_.push_back(std::move(finished));
       freed_bytes_ += job.request.size();
     }

@@ -3,17 +3,16 @@
 #define SLUICE_COMMON_HTTP_WORKER_POOL_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "common/http/http_dispatch.h"
 #include "common/http/http_server.h"
+#include "common/mutex.h"
 
 namespace sluice::http {
 
@@ -63,12 +62,12 @@ class WorkerPool {
   const std::function<void()> wake_;
   std::vector<std::thread> threads_;
 
-  std::mutex mutex_;
-  std::condition_variable has_work_;
-  std::deque<Job> queue_;
-  std::deque<FinishedJob> finished_;
-  size_t freed_bytes_ = 0;
-  bool is_stopping_ = false;
+  Mutex mutex_;
+  Condition has_work_;
+  std::deque<Job> queue_ SLUICE_GUARDED_BY(mutex_);
+  std::deque<FinishedJob> finished_ SLUICE_GUARDED_BY(mutex_);
+  size_t freed_bytes_ SLUICE_GUARDED_BY(mutex_) = 0;
+  bool is_stopping_ SLUICE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace sluice::http

@@ -7,18 +7,19 @@
 #include <cctype>
 #include <cstdio>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
+
+#include "common/mutex.h"
 
 namespace sluice {
 namespace {
 
 struct State {
-  std::mutex mutex;
-  std::shared_ptr<spdlog::logger> logger;  // replaced, never changed
-  std::string program = "sluice";
-  LogFormat format = LogFormat::kText;
-  LogLevel level = LogLevel::kInfo;
+  Mutex mutex;
+  std::shared_ptr<spdlog::logger> logger SLUICE_GUARDED_BY(mutex);  // replaced, never changed
+  std::string program SLUICE_GUARDED_BY(mutex) = "sluice";
+  LogFormat format SLUICE_GUARDED_BY(mutex) = LogFormat::kText;
+  LogLevel level SLUICE_GUARDED_BY(mutex) = LogLevel::kInfo;
 };
 
 // Never destroyed: threads may log while the process exits.
@@ -95,7 +96,7 @@ std::optional<LogFormat> ParseLogFormat(std::string_view text) {
 
 void SetUpLog(std::string_view program, LogFormat format, LogLevel level) {
   State& state = Shared();
-  const std::lock_guard lock(state.mutex);
+  const MutexLock lock(state.mutex);
   if (state.logger == nullptr || state.format != format) state.logger = MakeLogger(format);
   state.program = program;
   state.format = format;
@@ -108,7 +109,7 @@ void Log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
   std::string program;
   bool json = false;
   {
-    const std::lock_guard lock(state.mutex);
+    const MutexLock lock(state.mutex);
     if (level > state.level) return;
     if (state.logger == nullptr) state.logger = MakeLogger(state.format);
     logger = state.logger;
@@ -130,7 +131,7 @@ void Log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
 void LogAnswer(LogLevel level, std::string_view message) {
   State& state = Shared();
   {
-    const std::lock_guard lock(state.mutex);
+    const MutexLock lock(state.mutex);
     if (state.format == LogFormat::kText) {
       std::fprintf(stderr, "%s: %s\n", state.program.c_str(), Printable(message).c_str());
       return;

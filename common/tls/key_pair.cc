@@ -79,12 +79,12 @@ bool KeyPair::ApplyTo(SSL* ssl) const {
 }
 
 std::shared_ptr<const KeyPair> CertificateStore::Current() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return pair_;
 }
 
 void CertificateStore::Set(std::shared_ptr<const KeyPair> pair) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   pair_.swap(pair);
 }
 

@@ -6,9 +6,10 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
+
+#include "common/mutex.h"
 
 namespace sluice {
 
@@ -43,8 +44,8 @@ class CertificateStore {
   void Set(std::shared_ptr<const KeyPair> pair);
 
  private:
-  mutable std::mutex mutex_;
-  std::shared_ptr<const KeyPair> pair_;
+  mutable Mutex mutex_;
+  std::shared_ptr<const KeyPair> pair_ SLUICE_GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice

@@ -1,7 +1,5 @@
 #include "deviceplugin/decide/registration.h"
 
-#include <algorithm>
-
 namespace sluice::deviceplugin {
 
 Registration::Action Registration::Next(const Observed& seen, Clock::time_point now) {
@@ -12,7 +10,7 @@ Registration::Action Registration::Next(const Observed& seen, Clock::time_point 
     why_unregistered_ = seen.kubelet ? "kubelet restarted: its socket is a new one" : "kubelet's socket is gone";
     kubelet_ = seen.kubelet;
     registered_ = false;
-    backoff_ = kInitialBackoff;
+    backoff_.Reset();
     not_before_ = now;
   }
   if (!own_ || seen.own != own_) {
@@ -34,7 +32,7 @@ Registration::Action Registration::Next(const Observed& seen, Clock::time_point 
     if (seen.watchers > 0) {
       last_watched_ = now;
       was_watched_ = true;
-      backoff_ = kInitialBackoff;
+      backoff_.Reset();
       return Action::kWait;
     }
     const auto timeout = was_watched_ ? kLostStreamTimeout : kFirstStreamTimeout;
@@ -60,7 +58,7 @@ void Registration::Served(bool ok, std::optional<SocketId> own, Clock::time_poin
     return;
   }
   own_.reset();
-  BackOff(now);
+  not_before_ = now + backoff_.Next();
   serve_after_ = not_before_;
 }
 
@@ -71,15 +69,10 @@ void Registration::Registered(bool ok, Clock::time_point now) {
     was_watched_ = false;
     // The back-off stays until a stream is seen, so that a kubelet that accepts the registration but opens no stream is
     // not called again and again.
-    not_before_ = now + backoff_;
+    not_before_ = now + backoff_.current();
     return;
   }
-  BackOff(now);
-}
-
-void Registration::BackOff(Clock::time_point now) {
-  not_before_ = now + backoff_;
-  backoff_ = std::min(backoff_ * 2, kMaxBackoff);
+  not_before_ = now + backoff_.Next();
 }
 
 }  // namespace sluice::deviceplugin

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "common/backoff.h"
+
 namespace sluice::deviceplugin {
 
 // Identity of a socket file. Kubelet's restart makes a new one, often with the inode of the old; the change time tells
@@ -56,8 +58,6 @@ class Registration {
   std::optional<Clock::time_point> NextWake() const { return wake_; }
 
  private:
-  void BackOff(Clock::time_point now);
-
   const char* why_unregistered_ = "";
   std::optional<SocketId> own_;      // the socket that we serve on
   std::optional<SocketId> kubelet_;  // kubelet's socket as last seen
@@ -66,7 +66,7 @@ class Registration {
   bool registered_ = false, was_watched_ = false, settle_before_register_ = false;
   Clock::time_point last_watched_{};  // a stream was open then, or the registration was just done
   std::optional<Clock::time_point> wake_;
-  std::chrono::milliseconds backoff_ = kInitialBackoff;
+  Backoff backoff_{kInitialBackoff, kMaxBackoff};
 };
 
 }  // namespace sluice::deviceplugin

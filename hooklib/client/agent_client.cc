@@ -8,14 +8,15 @@
 #include <csignal>
 
 #include "client/internals.h"
+#include "common/backoff.h"
 #include "common/counters_page.h"
 
 namespace sluice::client {
 namespace {
 
-constexpr int kFirstBackoffMs = 10;
-constexpr int kMaxBackoffMs = 500;       // so that a restarted agent is found within half a second
-constexpr int kRefusedBackoffMs = 5000;  // the agent may be upgraded one day
+constexpr std::chrono::milliseconds kFirstBackoff{10};
+constexpr std::chrono::milliseconds kMaxBackoff{500};  // so that a restarted agent is found within half a second
+constexpr int kRefusedBackoffMs = 5000;                // the agent may be upgraded one day
 constexpr size_t kStackBytes = size_t{256} * 1024;
 
 }  // namespace
@@ -122,7 +123,7 @@ void* AgentClient::ThreadMain(void* self) {
 }
 
 void AgentClient::Run() {
-  int backoff = kFirstBackoffMs;
+  Backoff backoff{kFirstBackoff, kMaxBackoff};
   for (;;) {
     if (Connect()) {
       const bool was_refused = state() == State::kRefused;
@@ -135,17 +136,15 @@ void AgentClient::Run() {
       }
       if (welcomed_) {
         observer_->OnLost();
-        backoff = kFirstBackoffMs;
+        backoff.Reset();
       }
       if (!was_refused || welcomed_) SetState(State::kConnecting);
     } else {
       Disconnect();
     }
     // Spread over the processes of a node, so that they do not reconnect at the same moment.
-    if (!SleepUnlessStopped(backoff +
-                            static_cast<int>((static_cast<unsigned>(getpid()) * 7u) % static_cast<unsigned>(backoff))))
-      return;
-    backoff = backoff * 2 > kMaxBackoffMs ? kMaxBackoffMs : backoff * 2;
+    const auto wait = static_cast<unsigned>(backoff.Next().count());
+    if (!SleepUnlessStopped(static_cast<int>(wait + static_cast<unsigned>(getpid()) * 7u % wait))) return;
   }
 }
 

@@ -34,26 +34,26 @@ class ContainerView {
   static void AfterForkInParent() SLUICE_NO_THREAD_SAFETY_ANALYSIS;
   static void AfterForkInChild() SLUICE_NO_THREAD_SAFETY_ANALYSIS;
 
-  bool Connected();
-  bool Connect();
-  void Disconnect();
-  bool Send(uint16_t type, const void* body, size_t bytes);
-  bool Receive(uint16_t type, uint64_t until_ns, sluice_frame* frame);
-  bool ReceiveBudgets(uint32_t count, uint64_t until_ns);
+  bool Connected() SLUICE_REQUIRES(mutex_);
+  bool Connect() SLUICE_REQUIRES(mutex_);
+  void Disconnect() SLUICE_REQUIRES(mutex_);
+  bool Send(uint16_t type, const void* body, size_t bytes) SLUICE_REQUIRES(mutex_);
+  bool Receive(uint16_t type, uint64_t until_ns, sluice_frame* frame) SLUICE_REQUIRES(mutex_);
+  bool ReceiveBudgets(uint32_t count, uint64_t until_ns) SLUICE_REQUIRES(mutex_);
 
   char path_[256];
   char version_[SLUICE_VERSION_CHARS];
-  Mutex mutex_;  // guards all below, and is held during a call
-  Descriptor socket_;
-  uint64_t seq_ = 0, next_id_ = 0;
-  uint64_t failed_ns_ = 0;  // when no agent answered; 0: one did
+  Mutex mutex_;  // held during a call
+  Descriptor socket_ SLUICE_GUARDED_BY(mutex_);
+  uint64_t seq_ SLUICE_GUARDED_BY(mutex_) = 0, next_id_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t failed_ns_ SLUICE_GUARDED_BY(mutex_) = 0;  // when no agent answered; 0: one did
   // Of an agent that is older than this call.
   struct {
     char uuid[SLUICE_UUID_CHARS];
     uint64_t bytes;
-  } totals_[SLUICE_MAX_GPUS] = {};
-  int totals_count_ = 0;
-  uint64_t totals_ns_ = 0;
+  } totals_[SLUICE_MAX_GPUS] SLUICE_GUARDED_BY(mutex_) = {};
+  int totals_count_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t totals_ns_ SLUICE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sluice::client

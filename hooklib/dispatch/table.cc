@@ -62,7 +62,7 @@ struct Counted<Member, kPerThread, CUresult(Args...)> {
   }
 };
 
-// As hooks.def writes them.
+// NOLINTNEXTLINE(readability-identifier-naming): as hooks.def writes them
 enum class Capture { kNone, UNSAFE, UNSAFE_BESIDE, NEVER, NEVER_UNSAFE_BESIDE };
 
 // In front of each of the engine's entries. In a forked child the driver takes its place. Where the driver may refuse
@@ -179,7 +179,7 @@ const EntryPair& EntriesOf(std::size_t index) {
 // NOLINTEND(cppcoreguidelines-pro-type-reinterpret-cast)
 
 constexpr std::size_t kHooks = 0
-#define SLUICE_HOOK(elf_name, base, version, flavour, category) +1
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) +1  // NOLINT(bugprone-macro-parentheses): a sum's term
 #include "hooklib/hooks.def"
     ;
 
@@ -211,6 +211,7 @@ const auto& Rows() {
 // Held by a thread that binds: g_real is written under it, and read without it once `bound` is true.
 Mutex bind_mutex;
 std::atomic<bool> bound{false};
+void*& WritableReal(std::size_t slot) SLUICE_REQUIRES(bind_mutex) { return *kRealSlots[slot].slot; }
 
 }  // namespace
 
@@ -277,7 +278,7 @@ void Bind(void* (*lookup)(void* context, const char* name), void* context, bool 
   for (std::size_t i = 0; i < kSlots; ++i) found[i] = lookup(context, kRealSlots[i].name);
   const MutexLock lock(bind_mutex);
   if (RealBound() && !replaces) return;
-  for (std::size_t i = 0; i < kSlots; ++i) *kRealSlots[i].slot = found[i];
+  for (std::size_t i = 0; i < kSlots; ++i) WritableReal(i) = found[i];
   bound.store(true, std::memory_order_release);
 }
 

@@ -28,15 +28,16 @@ namespace sluice {
 
 namespace {
 
-// None of these is ever destroyed: other threads may run on while the process exits.
-std::vector<std::unique_ptr<Device>>& MutableDevices() {
+// The first lock that is taken: held while devices are made and the threads started.
+Mutex g_start_mutex;
+// None of these is ever destroyed: other threads may run on while the process exits. `g_devices` publishes them.
+std::vector<std::unique_ptr<Device>>& MutableDevices() SLUICE_REQUIRES(g_start_mutex) {
   static auto& devices = *new std::vector<std::unique_ptr<Device>>();
   return devices;
 }
-Mutex g_start_mutex;  // the first lock that is taken: held while devices are made and the threads started
 std::atomic<pid_t> g_started_in{0};
-uint64_t g_started_at = 0;  // MonotonicNs
-bool g_has_ticker = false;
+uint64_t g_started_at = 0;              // MonotonicNs
+std::atomic<bool> g_has_ticker{false};  // a thread may end the process while another starts the engine
 // Of the process that this one was forked from.
 const std::vector<std::unique_ptr<Device>>* g_inherited = nullptr;
 

@@ -21,6 +21,7 @@ constexpr std::size_t kSlots = 4096, kMaxProbes = 16;
 std::array<Slot, kSlots> g_slots;
 // Held by a thread that fills a slot. Its `real` publishes it to readers, who take no lock.
 Mutex g_mutex;
+Slot& WritableSlot(std::size_t index) SLUICE_REQUIRES(g_mutex) { return g_slots[index % kSlots]; }
 
 }  // namespace
 
@@ -28,7 +29,7 @@ void* CompanionOf(void* real, const char* symbol) {
   const std::size_t hash =
       (reinterpret_cast<uintptr_t>(real) * 0x9e3779b97f4a7c15u >> 20) ^ (reinterpret_cast<uintptr_t>(symbol) >> 3);
   for (std::size_t probe = 0; probe < kMaxProbes; ++probe) {
-    Slot& slot = g_slots[(hash + probe) % kSlots];
+    const Slot& slot = g_slots[(hash + probe) % kSlots];
     void* const at = slot.real.load(std::memory_order_acquire);
     if (!at) break;
     if (at == real && slot.symbol == symbol) return slot.found;
@@ -36,7 +37,7 @@ void* CompanionOf(void* real, const char* symbol) {
   void* const found = LibrarySymbol(real, symbol);  // takes the loader's lock, so none of ours is held
   MutexLock lock(g_mutex);
   for (std::size_t probe = 0; probe < kMaxProbes; ++probe) {
-    Slot& slot = g_slots[(hash + probe) % kSlots];
+    Slot& slot = WritableSlot(hash + probe);
     if (slot.real.load(std::memory_order_relaxed)) continue;
     slot.symbol = symbol;
     slot.found = found;

@@ -31,6 +31,7 @@ void* const kEntries[] = {
 // Held by a thread that binds: g_nvml is written under it, and read without it once `bound` is true.
 Mutex bind_mutex;
 std::atomic<bool> bound{false};
+void*& WritableReal(std::size_t slot) SLUICE_REQUIRES(bind_mutex) { return *kSlots[slot].real; }
 
 }  // namespace
 
@@ -46,7 +47,7 @@ void NvmlBind(void* (*lookup)(void* context, const char* name), void* context) {
   for (std::size_t i = 0; i < kCount; ++i) found[i] = lookup(context, kSlots[i].name);
   const MutexLock lock(bind_mutex);
   if (NvmlBound()) return;
-  for (std::size_t i = 0; i < kCount; ++i) *kSlots[i].real = found[i];
+  for (std::size_t i = 0; i < kCount; ++i) WritableReal(i) = found[i];
   bound.store(true, std::memory_order_release);
 }
 

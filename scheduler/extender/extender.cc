@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/metrics/snapshot.h"
 #include "scheduler/extender/extender_args.h"
 #include "scheduler/extender/node_scores.h"
 #include "sluice/names.h"
@@ -159,10 +160,8 @@ absl::Status Extender::BindPod(const std::string& name_space, const std::string&
 
 std::string Extender::Metrics() const {
   const ClusterFigures figures = cluster_.Figures();
-  std::string text;
-  const auto gauge = [&text](const char* name, const char* help, double value) {
-    absl::StrAppend(&text, "# HELP ", name, " ", help, "\n# TYPE ", name, " gauge\n", name, " ", value, "\n");
-  };
+  metrics::Snapshot out;
+  const auto gauge = [&out](const char* name, const char* help, double value) { out.Gauge(name, help, {}, value); };
   gauge("sluice_extender_nodes", "Nodes known.", figures.nodes);
   gauge("sluice_extender_nodes_without_cards", "Nodes without a readable list of cards.", figures.nodes_without_cards);
   gauge("sluice_extender_cards", "GPUs known.", figures.cards);
@@ -179,17 +178,13 @@ std::string Extender::Metrics() const {
   constexpr const char* kNames[kCalls] = {"filter", "prioritize",        "prioritize-any",
                                           "bind",   "volcano-predicate", "volcano-allocate"};
   const MutexLock lock(counts_mutex_);
-  absl::StrAppend(&text, "# HELP sluice_extender_calls_total Calls by the scheduler.\n",
-                  "# TYPE sluice_extender_calls_total counter\n");
   for (int call = 0; call < kCalls; ++call) {
-    absl::StrAppend(&text, "sluice_extender_calls_total{call=\"", kNames[call], "\"} ", calls_[call], "\n");
+    const metrics::Labels labels = {{"call", kNames[call]}};
+    out.Counter("sluice_extender_calls_total", "Calls by the scheduler.", labels, static_cast<double>(calls_[call]));
+    out.Counter("sluice_extender_refusals_total", "Calls that found no node, or failed.", labels,
+                static_cast<double>(refusals_[call]));
   }
-  absl::StrAppend(&text, "# HELP sluice_extender_refusals_total Calls that found no node, or failed.\n",
-                  "# TYPE sluice_extender_refusals_total counter\n");
-  for (int call = 0; call < kCalls; ++call) {
-    absl::StrAppend(&text, "sluice_extender_refusals_total{call=\"", kNames[call], "\"} ", refusals_[call], "\n");
-  }
-  return text;
+  return out.Text();
 }
 
 }  // namespace sluice::scheduler

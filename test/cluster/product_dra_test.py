@@ -164,7 +164,7 @@ class Claims(Annotations, Places, unittest.TestCase):
         line = exit_line.parse(log)[0]  # 5.8 GiB are live
         self.assertEqual(line["budget_bytes"], 4 * GIB)
         self.assertGreater(line["fetched_bytes"], GIB)
-        self.assertLess(line["over_budget_launches"], line["launches"] / 10)
+        self.assertLess(line["launches_over_budget"], line["launches"] / 10)
 
     def test_claims_are_named(self):
         self.create(claim_template("named", "2Gi"))

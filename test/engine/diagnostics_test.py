@@ -1,18 +1,14 @@
 """Settings, the exit line and warnings: diagnostics_test.py BUILD [NAME...] | --list"""
 
 import os
+import re
 import sys
 
-import messages
-from engine_rig import DEBUG, GIB, LARGE, SMALL, Skipped, expect, is_sanitized, main, run, test
+from engine_rig import DEBUG, GIB, LARGE, ROOT, SMALL, Skipped, expect, is_sanitized, main, run, test
 
 ITERATIONS = "many_iterations_over_blocks"
-EXIT_KEYS = [
-    *("pid", "gpu", "budget_bytes", "live_bytes", "peak_live_bytes", "unmanaged_bytes", "fetched_bytes"),
-    *("evicted_bytes", "saved_bytes", "fault_bytes", "fault_bytes_source", "hit_percent", "stall_seconds"),
-    *("known_percent", "factor", "launches", "over_budget_launches", "fault_launches", "remote_bytes"),
-    *("probes", "slow_probes", "probe_lost_ms", "map_ms"),
-]
+# What the exit line has beside the metrics of proto/counters.def.
+OTHER_KEYS = ["pid", "gpu", "budget_bytes", "factor", "fault_bytes_source", "hit_percent", "known_percent"]
 WRONG = {
     "SLUICE_GPU_FRACTION": "1.5",
     "SLUICE_MEMORY_LIMIT": "many",
@@ -53,7 +49,7 @@ def wrong_variables():
     expected = run(probe).out
     for name, value in WRONG.items():
         hooked = run(probe, LARGE, env={name: value})
-        logged = messages.lines(messages.WRONG_VALUE, hooked.err)
+        logged = hooked.logged("ERROR")
         expect(
             len(logged) == 1 and name in logged[0] and f"'{value}'" in logged[0] and "accepted" in logged[0],
             f"{name}={value}: one line with name, value and the accepted values",
@@ -67,22 +63,21 @@ def wrong_variables():
         str(limited),
     )
     both = run(probe, LARGE, env={"SLUICE_GPU_FRACTION": "0.5", "SLUICE_MEMORY_LIMIT": "1Gi"})
-    logged = messages.lines(messages.WRONG_VALUE, both.err)
+    logged = both.logged("ERROR", "accepted")
     expect(
-        len(logged) == 2 and "accepted: one of the two" in logged[0] and "at least the budget" in logged[1],
+        len(logged) == 2 and "gpu-fraction" in logged[0] and "memory-limit" in logged[1],
         "variables that contradict each other",
         both.err,
     )
-    no_agent = {"SLUICE_SOCKET": "/nonexistent/agent.sock"}
+    no_agent = {"SLUICE_SOCKET": "/nonexistent/agent.sock", "SLUICE_LOG_LEVEL": "INFO"}
     alone = run(probe, LARGE, env=no_agent)
-    warned = messages.lines(messages.NO_AGENT_BUDGET, alone.err)
-    expect(
-        len(warned) == 1 and no_agent["SLUICE_SOCKET"] in warned[0] and alone.out == expected,
-        "no agent at the socket",
-        alone.err,
-    )
     unbounded = run(probe, LARGE, env={**no_agent, "SLUICE_GPU_MEMORY": "", "SLUICE_GPU_FRACTION": "1"})
-    expect(messages.NO_AGENT_NO_BUDGET.search(unbounded.err), "no agent and no budget", unbounded.err)
+    for outcome in (alone, unbounded):
+        warned = outcome.logged("WARN", "SLUICE_SOCKET", no_agent["SLUICE_SOCKET"])
+        expect(len(warned) == 1, "no agent at the socket", outcome.err)
+    expect(alone.out == expected and alone.event("start")["budget_bytes"] == LARGE, "the variables' budget", alone.err)
+    begin = unbounded.event("start")
+    expect(begin["budget_bytes"] == begin["gpu_bytes"], "no agent and no budget", unbounded.err)
     alias = run("iterations_over_blocks", SMALL, env={"ULMS_GPU_MEMORY_FACTOR": "90", "ULMS_LOG_LEVEL": "INFO"})
     expect(alias.figure("factor") == 90 and "INFO" in alias.err, "PUMP's names are honoured", alias.err)
 
@@ -100,14 +95,13 @@ def disk_full_while_recording():
 def diagnostics():
     tight = run(ITERATIONS, SMALL)
     line = tight.line()
-    expect(list(line) == EXIT_KEYS, "the exit line has all keys", line)
     expect(line["fault_bytes_source"] == "counted", "the driver counts the faulted bytes", line)
     expect(
-        line["live_bytes"] == 0 or line["peak_live_bytes"] >= line["live_bytes"],
+        line["live_bytes"] == 0 or line["live_peak_bytes"] >= line["live_bytes"],
         "the peak is at least the live bytes",
         line,
     )
-    expect(line["peak_live_bytes"] == GIB, "16 blocks of 64 MiB were live", line)
+    expect(line["live_peak_bytes"] == GIB, "16 blocks of 64 MiB were live", line)
     counting = run(ITERATIONS, SMALL, env=DEBUG)
     counts = [event["to_device_bytes"] for event in counting.events("driver_counters") if event["faults"] == 0]
     moved_in = gpu_gib(counting, "fault_bytes", "prefetch_in_bytes")
@@ -129,18 +123,19 @@ def diagnostics():
         denied.err,
     )
     expect(denied.out == tight.out, "results differ where the driver does not count", str(denied))
-    warned = messages.lines(messages.SLOW, tight.err)
+    (slow,) = tight.events("slow")
     expect(
-        len(warned) == 1
-        and "1.0 GiB are live in a budget of 0.5 GiB" in warned[0]
-        and messages.SHARE_OF_TIME.search(warned[0]),
-        "one sentence explains the slowness",
+        (slow["live_bytes"], slow["budget_bytes"]) == (GIB, SMALL)
+        and slow["fetched_bytes"] == line["fetched_bytes"]
+        and 0 < slow["stall_percent"] <= 100
+        and slow["advice"],
+        "one line explains the slowness",
         tight.err,
     )
     faulting = run(ITERATIONS, SMALL, env={"SLUICE_PREFETCH": "off"})
-    warned = messages.lines(messages.SLOW, faulting.err)
+    (slow,) = faulting.events("slow")
     expect(
-        len(warned) == 1 and messages.UNKNOWN_WAIT.search(warned[0]) and not messages.SHARE_OF_TIME.search(warned[0]),
+        slow["stall_percent"] == "unknown" and slow["fetched_bytes"] == 0 < slow["fault_bytes"],
         "with demand paging no share of the time is claimed",
         faulting.err,
     )
@@ -152,6 +147,20 @@ def diagnostics():
         fits.line(),
     )
     expect(fits.out == tight.out and "sluice" not in fits.out, "stdout belongs to the program", fits.out)
+
+
+@test
+def keys_are_the_names_of_metrics():
+    """Each counter that is a metric has its name in the exit line, and so on the page of metrics; no other key has."""
+    counters = (ROOT / "proto" / "counters.def").read_text()
+    metrics = re.findall(r'^SLUICE_COUNTER\(\w+, \w+, \w+, \S+, "(\w+)"', counters, re.M)
+    page = re.findall(r"^\| `(sluice_\w+)` \|", (ROOT / "docs/operate/metrics.md").read_text(), re.M)
+    line = run(ITERATIONS, SMALL).line()
+    keys = [key for key in line if key not in OTHER_KEYS]
+    expect(len(metrics) > 20 and set(metrics) <= set(page), "the page lists the metrics", metrics)
+    expect(keys == [name.removeprefix("sluice_").removesuffix("_total") for name in metrics], "keys", line)
+    expect([key for key in line if key not in keys] == OTHER_KEYS, "the other keys", line)
+    expect("sluice_budget_bytes" in page, "the budget is a metric of the agent's own", page)
 
 
 def compare(case, hooked, has_faults, above):

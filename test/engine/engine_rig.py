@@ -13,6 +13,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE.parent / "lib"))
 import exit_line  # noqa: E402
 from harness import Failed, Skipped  # noqa: E402
@@ -77,6 +78,10 @@ class Outcome:
     def events(self, name):
         """The events of this name that the hook logged, as dicts of their keys; most need DEBUG."""
         return exit_line.events(self.err, name)
+
+    def logged(self, level, *names):
+        """The lines of a level that hold these names and are no events."""
+        return exit_line.logged(self.err, level, *names)
 
     def event(self, name):
         """The first of these events."""

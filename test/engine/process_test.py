@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 
-import messages
 from engine_agent import Agent, budget_frame, gpu_uuid, welcome
 from engine_rig import LARGE, SMALL, expect, is_sanitized, main, run, same, scenario, skip_if_sanitized, test
 
@@ -134,9 +133,8 @@ def checkpoints():
     # A hooked process is recognised by the engine's file in its maps, which a sanitizer's program does not have.
     child = 1 if is_sanitized() else 801
     expect(f"child {child}, other 1" in managed.err, "a child with the hook, and a program without it", managed.err)
-    warned = messages.lines(messages.NO_CHECKPOINT, managed.err)
-    expect(len(warned) == 1, "one WARN", managed.err)
-    expect(messages.NAMES_UNMANAGED.search(warned[0]), "it names the setting that allows it", managed.err)
+    warned = managed.logged("WARN", "cuCheckpointProcessLock", "SLUICE_UNMANAGED=1")
+    expect(len(warned) == 1, "one WARN names the setting that allows it", managed.err)
     expect(managed.out == unhooked.out, "results differ", managed.out)
     allowed = run("checkpoints", LARGE, env={"SLUICE_UNMANAGED": "1"})
     output = lambda outcome: re.findall(r"own .*|child .*", outcome.err)

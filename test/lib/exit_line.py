@@ -2,8 +2,8 @@
 
     sluice: exit pid=729 gpu=GPU-1 budget_bytes=4294967296 live_bytes=0 fetched_bytes=40480067584 ...
 
-The line that it logs every ten seconds is the same with "status" in place of "exit". At INFO and DEBUG it logs events
-in the same form, `sluice: DEBUG graph_choice graph=1f best=...`.
+The line that it logs every ten seconds is the same with "status" in place of "exit". Events are logged in the same
+form: `sluice: DEBUG graph_choice graph=1f best=...`.
 """
 
 import re
@@ -29,8 +29,18 @@ def parse(text, event="exit"):
 
 def events(text, name):
     """The events of this name in a program's stderr, in their order, as dicts of their keys."""
-    found = re.findall(rf"^.*\bsluice: (?:INFO|DEBUG) {name} (\w+=[^\n]*)$", text, re.MULTILINE)
+    found = re.findall(rf"^.*\bsluice: (?:WARN|INFO|DEBUG) {name} (\w+=[^\n]*)$", text, re.MULTILINE)
     return [{key: _value(value) for key, value in _PAIR.findall(pairs)} for pairs in found]
+
+
+def logged(text, level, *names):
+    """The lines of this level that hold all these names and are no events.
+
+    Tests match no words of a sentence, only the names in it on which users act: settings, variables, driver functions,
+    sizes and units.
+    """
+    lines = re.findall(rf"^sluice: {level} (?!\w+ \w+=).*$", text, re.MULTILINE)
+    return [line for line in lines if all(name in line for name in names)]
 
 
 def attached(text):

@@ -8,7 +8,7 @@ FIGURES = {
     "gpu": "GPU-1",
     "budget_bytes": 4 << 30,
     "live_bytes": 5 << 30,
-    "peak_live_bytes": 6 << 30,
+    "live_peak_bytes": 6 << 30,
     "unmanaged_bytes": 1 << 28,
     "fetched_bytes": 75 << 29,
     "evicted_bytes": 83 << 29,
@@ -19,7 +19,7 @@ FIGURES = {
     "stall_seconds": 1.25,
     "factor": 80,
     "launches": 12990,
-    "over_budget_launches": 3,
+    "launches_over_budget": 3,
 }
 PAIRS = " ".join(f"{key}={value}" for key, value in FIGURES.items())
 LINE = f'sluice: exit {PAIRS} note="a \\"b\\" c=d" empty='
@@ -37,5 +37,12 @@ assert exit_line.events(f"{LINE}\n{event}\nsluice: DEBUG evictions are made\n", 
     {"by": "driver", "reason": "it refuses, now", "count": 3}
 ]
 assert exit_line.events(event, "exit") == []
+said = (
+    f"{event}\nsluice: WARN GPU-1: 64.00 MiB beside 1.00 GiB; memory-limit is 1.00 GiB\nsluice: WARN slow gpu=GPU-1\n"
+)
+(found,) = exit_line.logged(said, "WARN")
+assert exit_line.logged(said, "WARN", "64.00 MiB", "memory-limit") == [found] and "memory-limit" in found
+assert exit_line.logged(said, "WARN", "budget") == [] == exit_line.logged(said, "DEBUG")
+assert exit_line.events(said, "slow") == [{"gpu": "GPU-1"}]
 assert exit_line.attached(LINE) and not exit_line.attached(f"{status}\nexit pid=3\nsluice: exit pid 729 GPU-1: budget")
 assert exit_line.logs_driver_pressure("sluice: WARN GPU-1: the driver evicts memory of this process although it")

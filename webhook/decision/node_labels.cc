@@ -1,8 +1,9 @@
 #include "webhook/decision/node_labels.h"
 
 #include <algorithm>
-#include <mutex>
 #include <unordered_map>
+
+#include "common/mutex.h"
 
 namespace sluice::webhook {
 namespace {
@@ -13,7 +14,7 @@ using Label = NodeLabels::Label;
 class Pool {
  public:
   std::shared_ptr<const Label> Get(std::string_view key, std::string_view value) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = labels_.find(Pair{key, value});
     if (found != labels_.end()) {
       // Expired: its last holder waits for the lock, to remove an entry that is another's by then.
@@ -37,15 +38,15 @@ class Pool {
 
   void Remove(const Label* gone) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       const auto found = labels_.find(Pair{gone->key, gone->value});
       if (found != labels_.end() && found->first.first.data() == gone->key.data()) labels_.erase(found);
     }
     delete gone;
   }
 
-  std::mutex mutex_;
-  std::unordered_map<Pair, std::weak_ptr<const Label>, Hash> labels_;
+  Mutex mutex_;
+  std::unordered_map<Pair, std::weak_ptr<const Label>, Hash> labels_ SLUICE_GUARDED_BY(mutex_);
 };
 
 // Never destroyed: labels of static nodes may end after it.

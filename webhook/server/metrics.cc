@@ -1,72 +1,36 @@
 #include "webhook/server/metrics.h"
 
-#include <prometheus/counter.h>
-#include <prometheus/gauge.h>
-#include <prometheus/histogram.h>
-#include <prometheus/registry.h>
-#include <prometheus/text_serializer.h>
-
-#include "sluice/version.h"
+#include "common/metrics/registry.h"
 
 namespace sluice::webhook {
 
-using prometheus::BuildCounter;
-using prometheus::BuildGauge;
-using prometheus::BuildHistogram;
+using metrics::Counter;
+using metrics::Family;
+using metrics::Gauge;
+using metrics::Histogram;
+using metrics::Registry;
 
 struct Metrics::Families {
-  prometheus::Registry registry;
-  prometheus::Family<prometheus::Counter>& requests =
-      BuildCounter().Name("sluice_webhook_requests_total").Help("Reviews answered").Register(registry);
-  prometheus::Family<prometheus::Counter>& denials =
-      BuildCounter().Name("sluice_webhook_denials_total").Help("Denials by rule").Register(registry);
-  prometheus::Family<prometheus::Histogram>& seconds = BuildHistogram()
-                                                           .Name("sluice_webhook_request_seconds")
-                                                           .Help("Time to parse, decide and answer one review")
-                                                           .Register(registry);
-  prometheus::Family<prometheus::Counter>& refused =
-      BuildCounter()
-          .Name("sluice_webhook_refused_total")
-          .Help("Requests and connections refused before they were read as a review")
-          .Register(registry);
-  prometheus::Gauge& connections =
-      BuildGauge().Name("sluice_webhook_connections").Help("Open connections").Register(registry).Add({});
-  prometheus::Gauge& expiry = BuildGauge()
-                                  .Name("sluice_webhook_certificate_expiry_seconds")
-                                  .Help("When the certificate in use ends, as Unix time")
-                                  .Register(registry)
-                                  .Add({});
-  prometheus::Family<prometheus::Counter>& reloads = BuildCounter()
-                                                         .Name("sluice_webhook_reloads_total")
-                                                         .Help("Reloads of the certificate and of the configuration")
-                                                         .Register(registry);
-  prometheus::Gauge& nodes =
-      BuildGauge().Name("sluice_webhook_gpu_nodes").Help("Nodes whose GPUs are known").Register(registry).Add({});
-  prometheus::Gauge& synced = BuildGauge()
-                                  .Name("sluice_webhook_nodes_synced")
-                                  .Help("1 while the watch of the nodes is up")
-                                  .Register(registry)
-                                  .Add({});
-  prometheus::Counter& removed = BuildCounter()
-                                     .Name("sluice_webhook_refused_pods_removed_total")
-                                     .Help("Refused pods that this replica removed")
-                                     .Register(registry)
-                                     .Add({});
-  prometheus::Gauge& leader = BuildGauge()
-                                  .Name("sluice_webhook_leader")
-                                  .Help("1 on the replica that removes refused pods")
-                                  .Register(registry)
-                                  .Add({});
+  Registry registry{"sluice_webhook_info"};
+  Family<Counter>& requests = registry.Counters("sluice_webhook_requests_total", "Reviews answered");
+  Family<Counter>& denials = registry.Counters("sluice_webhook_denials_total", "Denials by rule");
+  Family<Histogram>& seconds =
+      registry.Histograms("sluice_webhook_request_seconds", "Time to parse, decide and answer one review");
+  Family<Counter>& refused = registry.Counters("sluice_webhook_refused_total",
+                                               "Requests and connections refused before they were read as a review");
+  Gauge& connections = registry.OneGauge("sluice_webhook_connections", "Open connections");
+  Gauge& expiry =
+      registry.OneGauge("sluice_webhook_certificate_expiry_seconds", "When the certificate in use ends, as Unix time");
+  Family<Counter>& reloads =
+      registry.Counters("sluice_webhook_reloads_total", "Reloads of the certificate and of the configuration");
+  Gauge& nodes = registry.OneGauge("sluice_webhook_gpu_nodes", "Nodes whose GPUs are known");
+  Gauge& synced = registry.OneGauge("sluice_webhook_nodes_synced", "1 while the watch of the nodes is up");
+  Counter& removed =
+      registry.OneCounter("sluice_webhook_refused_pods_removed_total", "Refused pods that this replica removed");
+  Gauge& leader = registry.OneGauge("sluice_webhook_leader", "1 on the replica that removes refused pods");
 };
 
-Metrics::Metrics() : families_(std::make_unique<Families>()) {
-  BuildGauge()
-      .Name("sluice_webhook_info")
-      .Help("The webhook's version")
-      .Register(families_->registry)
-      .Add({{"version", SLUICE_VERSION}})
-      .Set(1);
-}
+Metrics::Metrics() : families_(std::make_unique<Families>()) {}
 Metrics::~Metrics() = default;
 
 void Metrics::CountReview(Path path, const Answer& answer, std::chrono::nanoseconds duration) {
@@ -78,7 +42,7 @@ void Metrics::CountReview(Path path, const Answer& answer, std::chrono::nanoseco
   }
   families_->seconds
       .Add({{"path", name}},
-           prometheus::Histogram::BucketBoundaries{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1})
+           Histogram::BucketBoundaries{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1})
       .Observe(std::chrono::duration<double>(duration).count());
 }
 
@@ -102,6 +66,6 @@ void Metrics::SetNodes(size_t known, bool is_synced) {
 void Metrics::CountRemovedPod() { families_->removed.Increment(); }
 void Metrics::SetLeader(bool is_leader) { families_->leader.Set(is_leader ? 1 : 0); }
 
-std::string Metrics::Text() const { return prometheus::TextSerializer().Serialize(families_->registry.Collect()); }
+std::string Metrics::Text() const { return families_->registry.Text(); }
 
 }  // namespace sluice::webhook

@@ -44,18 +44,18 @@ std::string Service::Start() {
 
 void Service::SetConfig(Config config) {
   auto fresh = std::make_shared<const Config>(std::move(config));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   config_.swap(fresh);
 }
 
 void Service::SetNodes(Nodes nodes) {
   auto fresh = std::make_shared<const Nodes>(std::move(nodes));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   nodes_.swap(fresh);
 }
 
 void Service::FailReadiness() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   is_shutting_down_ = true;
 }
 
@@ -64,7 +64,7 @@ HttpReply Service::Handle(Path path, const HttpRequest& request) {
   std::shared_ptr<const Config> config;
   std::shared_ptr<const Nodes> nodes;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     config = config_;
     nodes = nodes_;
   }
@@ -78,7 +78,7 @@ HttpReply Service::Handle(Path path, const HttpRequest& request) {
 
 HttpReply Service::Ready() const {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (is_shutting_down_) return {503, "shutting down\n"};
   }
   const auto pair = certificates_.Current();

@@ -4,10 +4,10 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "common/http/http_server.h"
+#include "common/mutex.h"
 #include "common/tls/key_pair.h"
 #include "common/tls/tls_context.h"
 #include "webhook/decision/nodes.h"
@@ -52,10 +52,10 @@ class Service {
   TlsContext context_;
   const size_t max_body_bytes_;
   Metrics metrics_;
-  mutable std::mutex mutex_;              // guards the next three
-  std::shared_ptr<const Config> config_;  // replaced, never changed
-  std::shared_ptr<const Nodes> nodes_;    // replaced, never changed
-  bool is_shutting_down_ = false;
+  mutable Mutex mutex_;
+  std::shared_ptr<const Config> config_ SLUICE_GUARDED_BY(mutex_);  // replaced, never changed
+  std::shared_ptr<const Nodes> nodes_ SLUICE_GUARDED_BY(mutex_);    // replaced, never changed
+  bool is_shutting_down_ SLUICE_GUARDED_BY(mutex_) = false;
   std::unique_ptr<HttpServer> https_, plain_;
 };
 

@@ -106,12 +106,12 @@ CUresult CreateUnmanaged(Device* device, Handle* handle, size_t bytes, const CUm
 
 void LogUnmanaged(const Device& device, const char* reason) {
   static Mutex mutex;
-  static auto& logged = *new std::vector<const char*>;
+  static auto* const logged SLUICE_PT_GUARDED_BY(mutex) = new std::vector<const char*>;
   {
     MutexLock lock(mutex);
-    if (std::any_of(logged.begin(), logged.end(), [&](const char* other) { return !std::strcmp(other, reason); }))
+    if (std::any_of(logged->begin(), logged->end(), [&](const char* other) { return !std::strcmp(other, reason); }))
       return;
-    logged.push_back(reason);
+    logged->push_back(reason);
   }
   NotifyAgent(SLUICE_NOTICE_UNMANAGED_VMM, device.uuid.c_str());
   SLUICE_LOG(kWarn,
@@ -122,10 +122,10 @@ void LogUnmanaged(const Device& device, const char* reason) {
 
 CUresult Refuse(const char* reason) {
   static Mutex mutex;
-  static auto& logged = *new std::vector<const char*>;
+  static auto* const logged SLUICE_PT_GUARDED_BY(mutex) = new std::vector<const char*>;
   MutexLock lock(mutex);
-  if (std::find(logged.begin(), logged.end(), reason) == logged.end()) {
-    logged.push_back(reason);
+  if (std::find(logged->begin(), logged->end(), reason) == logged->end()) {
+    logged->push_back(reason);
     SLUICE_LOG(
         kWarn,
         "VMM memory that sluice moves: %s, which is not possible beside other threads that queue work, a capture, "

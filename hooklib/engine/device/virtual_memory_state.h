@@ -64,12 +64,12 @@ struct UnmanagedReservation {
 inline uint64_t AddressBytes(uint64_t bytes) { return std::max(bytes, uint64_t{32} << 20); }
 
 extern std::atomic<memory::Va> g_lowest, g_highest;  // all addresses that were ever reserved in managed form
-// Held by a call that changes the state, from its begin to its end, also while it waits for the GPU. Taken before
-// g_mutex.
-extern Mutex g_changes;
 // Guards the state. Taken before the devices' locks, and released (MutexUnlock) where a call waits for the GPU: other
 // threads' copies ask for mappings and rights, and the GPU's work may wait for these threads.
 extern Mutex g_mutex;
+// Held by a call that changes the state, from its begin to its end, also while it waits for the GPU.
+// Guards no data: g_mutex guards the state, and is released in such a wait.
+extern Mutex g_changes SLUICE_ACQUIRED_BEFORE(g_mutex);
 struct State {
   std::unordered_map<Handle, std::unique_ptr<Physical>> handles;  // by value
   std::unordered_map<Handle, Physical*> by_real;

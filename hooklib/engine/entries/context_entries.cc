@@ -57,19 +57,19 @@ void ContextGone(CUcontext context) {
 // How often the application has attached to the context beside its making, after `change`.
 int CountAttached(CUcontext context, int change) {
   static Mutex mutex;
-  static auto& counts = *new std::map<CUcontext, int>();
+  static auto* const counts SLUICE_PT_GUARDED_BY(mutex) = new std::map<CUcontext, int>();
   MutexLock lock(mutex);
-  const int count = counts[context] += change;
-  if (count == 0) counts.erase(context);
+  const int count = (*counts)[context] += change;
+  if (count == 0) counts->erase(context);
   return count;
 }
 
 // How often the application, or a reservation of the engine's, has retained the primary context, after `change`.
 int CountRetained(CUdevice ordinal, int change) {
   static Mutex mutex;
-  static auto& counts = *new std::map<CUdevice, int>();
+  static auto* const counts SLUICE_PT_GUARDED_BY(mutex) = new std::map<CUdevice, int>();
   MutexLock lock(mutex);
-  int& count = counts[ordinal];
+  int& count = (*counts)[ordinal];
   count = std::max(0, count + change);
   return count;
 }

@@ -56,7 +56,7 @@ struct Shared {
   std::atomic<int> splits{0};
   client::Descriptor space;  // the address space that CUDA uses; written before state is kUsed
   bool by_port = false;      // the driver's extension evicts, in its own time; written before state is kUsed
-  Mutex first_request;       // held around it: two devices have two locks
+  Mutex first_request;       // guards no data: one thread makes it (two devices have two locks), and `state` publishes
   Mutex mutex;               // no other lock is taken inside
   Condition work, piece_done;
   std::vector<void*> free_pages SLUICE_GUARDED_BY(mutex);  // of cells, whose contexts are gone

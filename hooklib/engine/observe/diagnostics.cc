@@ -3,9 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cinttypes>
 #include <cstdio>
+#include <string_view>
 #include <vector>
 
+#include "common/counter_rules.h"
 #include "hooklib/engine/device/budget_follower.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/engine.h"
@@ -43,23 +46,46 @@ std::vector<Period>& Periods() {
 }
 bool g_logged_slow = false;
 
-// One sentence a process: its live bytes, its budget, the bytes that moved, and their cost.
-void LogSlow(Device& device, const sluice_gpu_counters& now, const sluice_gpu_counters& then, const char* since,
-             double waited) {
+// One line a process: its live bytes, its budget, the bytes that moved within so many seconds, and their cost.
+void LogSlow(Device& device, const sluice_gpu_counters& now, const sluice_gpu_counters& then, double seconds) {
   if (g_logged_slow) return;
   g_logged_slow = true;
-  const uint64_t in = now.fetched_bytes - then.fetched_bytes, faults = now.fault_bytes - then.fault_bytes;
-  char share[64] = "";
-  if (in > 0) std::snprintf(share, sizeof share, "%.0f %% of the time waits for the link; ", 100 * waited);
+  const uint64_t in = now.fetched_bytes - then.fetched_bytes;
   // Waits of streams for fetches are measured; a kernel that waits for its faults just runs.
-  const bool is_unknown = 4 * faults > in;
+  char stall[16] = "unknown";
+  if (in > 0) std::snprintf(stall, sizeof stall, "%.0f", 100 * Share(now.stall_ns - then.stall_ns, seconds));
   SLUICE_LOG(kWarn,
-             "%s: %.1f GiB are live in a budget of %.1f GiB: %s %.1f GiB were fetched, %.1f GiB evicted, %.1f GiB "
-             "faulted in; %s%sa larger fraction or a smaller batch helps",
-             device.uuid.c_str(), Gib(std::max(now.live_bytes, now.peak_live_bytes)), Gib(now.budget_bytes), since,
-             Gib(in), Gib(now.evicted_bytes - then.evicted_bytes), Gib(faults), share,
-             is_unknown ? "how long kernels wait for faults is not known; " : "");
+             "slow gpu=%s seconds=%.1f live_bytes=%" PRIu64 " budget_bytes=%" PRIu64 " fetched_bytes=%" PRIu64
+             " evicted_bytes=%" PRIu64 " fault_bytes=%" PRIu64
+             " stall_percent=%s advice=\"a larger fraction or a smaller batch helps\"",
+             device.uuid.c_str(), seconds, std::max(now.live_bytes, now.peak_live_bytes), now.budget_bytes, in,
+             now.evicted_bytes - then.evicted_bytes, now.fault_bytes - then.fault_bytes, stall);
 }
+
+// " key=value" of each counter that is a metric, by its row of counters.def. Allocates nothing.
+class MetricPairs {
+ public:
+  explicit MetricPairs(const sluice_gpu_counters& counters) {
+#define SLUICE_COUNTER(name, type, rule, scale, metric, help) Add(ExitLineKey(metric), counters.name, scale);
+#include "counters.def"
+  }
+  const char* text() const { return text_; }
+
+ private:
+  void Add(std::string_view key, uint64_t count, double scale) {
+    if (key.empty()) return;
+    char value[32];
+    if (scale == 1) {
+      std::snprintf(value, sizeof value, "=%" PRIu64, count);
+    } else {
+      std::snprintf(value, sizeof value, "=%.3f", scale * static_cast<double>(count));
+    }
+    for (const std::string_view part : {std::string_view(" "), key, std::string_view(value)})
+      used_ += part.copy(text_ + used_, sizeof(text_) - 1 - used_);
+  }
+  char text_[kMaxLineBytes] = "";
+  size_t used_ = 0;
+};
 
 }  // namespace
 
@@ -89,7 +115,7 @@ void CheckPeriod() {
     const double waited = Share(now.stall_ns - period.last.stall_ns, kPeriodSeconds);
     const double faults = Gib(now.fault_bytes - period.last.fault_bytes);
     if (waited > kLoggedShare || faults > kMaxFaultGibPerSecond * kPeriodSeconds)
-      LogSlow(device, now, period.last, "in the last 10 s", waited);
+      LogSlow(device, now, period.last, kPeriodSeconds);
     if (waited > kThrashingShare && !period.is_thrashing) {
       period.is_thrashing = true;
       char text[128];
@@ -111,29 +137,20 @@ void CheckAtExit() {
     const sluice_gpu_counters now = device->Counters();
     // More than everything that was live went over the link.
     if (now.fetched_bytes + now.evicted_bytes + now.fault_bytes > 2 * now.peak_live_bytes && now.evicted_bytes > 0)
-      LogSlow(*device, now, {}, "since the start", Share(now.stall_ns, SecondsSinceStart()));
+      LogSlow(*device, now, {}, SecondsSinceStart());
   }
 }
 
 void LogSummary(const char* when) {
-  const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
   for (const auto& device : Devices()) {
     const sluice_gpu_counters c = device->Counters();
     if (!c.launches && !c.requested_bytes && !c.unmanaged_bytes) continue;
     // While everything fits, nothing is asked of the driver.
     const char* const source = !device->active.load() ? "none" : c.fault_exact ? "counted" : "estimated";
     LogAlways(
-        "%s pid=%d gpu=%s budget_bytes=%llu live_bytes=%llu peak_live_bytes=%llu unmanaged_bytes=%llu "
-        "fetched_bytes=%llu evicted_bytes=%llu saved_bytes=%llu fault_bytes=%llu fault_bytes_source=%s "
-        "hit_percent=%.1f stall_seconds=%.2f known_percent=%.1f factor=%u launches=%llu "
-        "over_budget_launches=%llu fault_launches=%llu remote_bytes=%llu probes=%llu slow_probes=%llu "
-        "probe_lost_ms=%.0f map_ms=%.0f",
-        when, getpid(), device->uuid.c_str(), number(c.budget_bytes), number(c.live_bytes), number(c.peak_live_bytes),
-        number(c.unmanaged_bytes), number(c.fetched_bytes), number(c.evicted_bytes), number(c.saved_bytes),
-        number(c.fault_bytes), source, Percent(c.hits, c.hits + c.misses), static_cast<double>(c.stall_ns) / 1e9,
-        Percent(c.launches_known, c.launches), c.factor, number(c.launches), number(c.over_budget_launches),
-        number(c.fault_launches), number(c.remote_bytes), number(c.probes), number(c.slow_probes),
-        static_cast<double>(c.probe_lost_ns) / 1e6, static_cast<double>(c.map_ns) / 1e6);
+        "%s pid=%d gpu=%s budget_bytes=%llu factor=%u%s fault_bytes_source=%s hit_percent=%.1f known_percent=%.1f",
+        when, getpid(), device->uuid.c_str(), static_cast<unsigned long long>(c.budget_bytes), c.factor,
+        MetricPairs(c).text(), source, Percent(c.hits, c.hits + c.misses), Percent(c.launches_known, c.launches));
     device->LogDriverCounters();
   }
 }

@@ -62,7 +62,8 @@ void NoteWordsOutside(Device* device, const LibraryCall& call, const std::vector
 }
 
 void WantLibraryCalls() {
-  static Mutex mutex;  // the last write is of the newest state; taken with a device's lock held, or alone
+  // Guards no data: the last write is of the newest state. Taken with a device's lock held, or alone.
+  static Mutex mutex;
   MutexLock lock(mutex);
   bool wanted = Recording();
   for (const auto& device : Devices()) wanted |= device->active.load() || (device->managed && g_captures.load() > 0);

@@ -61,7 +61,7 @@ class Stderr {
 std::atomic<bool> Stderr::is_full_{false};
 
 void Write(const char* prefix, const char* format, va_list args) {
-  char line[1024];
+  char line[kMaxLineBytes];
   const int saved = errno;
   int n = std::snprintf(line, sizeof line, "sluice: %s", prefix);
   const int m = std::vsnprintf(line + n, sizeof line - static_cast<size_t>(n) - 1, format, args);

@@ -4,16 +4,19 @@
 #define SLUICE_HOOKLIB_ENGINE_OBSERVE_LOG_H_
 
 #include <atomic>
+#include <cstddef>
 
 #include "common/settings/settings.h"
 
 namespace sluice {
 
+constexpr std::size_t kMaxLineBytes = 2048;
+
 extern std::atomic<settings::LogLevel> g_log_level;
 
 inline bool LogEnabled(settings::LogLevel level) { return level <= g_log_level.load(std::memory_order_relaxed); }
-// printf's format; a line end is added. Whatever the level in force. Safe in any thread; allocates nothing; cut at 1
-// KiB.
+// printf's format; a line end is added. Whatever the level in force. Safe in any thread; allocates nothing; cut
+// at kMaxLineBytes.
 void Log(settings::LogLevel level, const char* format, ...) __attribute__((format(printf, 2, 3)));
 // The same without the level's name: the lines at exit and on a period.
 void LogAlways(const char* format, ...) __attribute__((format(printf, 1, 2)));
