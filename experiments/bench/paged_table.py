@@ -3,10 +3,10 @@
 
     experiments/bench/paged_table.py [--build DIR] [--hook DIR] [--check] [ROW...]
 
-Weights of 1.6 GiB, a cache of 4 GiB, a budget of 4 GiB. Virtual milliseconds a step: unhooked; hooked, the mean of the
-first 50 steps and the median of those behind the first two seconds, each with its ratio to unhooked. The last column is
-the share of settled steps that took over five times the median. --check: each row computes the result of the unhooked
-run, and those whose touched pages fit keep their goal.
+Weights of 1.6 GiB, a cache of 4 GiB (slots: 1.9 and 6.3 GiB), a budget of 4 GiB. Virtual milliseconds a step:
+unhooked; hooked, the mean of the first 50 steps and the median of those behind the first two seconds, each with its
+ratio to unhooked. The last column is the share of settled steps that took over five times the median. --check: each row
+computes the result of the unhooked run, and those whose touched pages fit keep their goal.
 """
 
 import argparse
@@ -19,25 +19,30 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "test" / "lib"))
 import exit_line  # noqa: E402
 
-# name, the pages in use, most times as long as unhooked once settled (0: no goal)
+# name, the pages in use, most times as long as unhooked once settled (0: no goal), sizes other than paged_bench's own
+SLOTS = "1982 6496 8 32 860"
 ROWS = [
-    ("first-layers-graph", "the first twelfth; a graph", 1.05),
-    ("first-layers-eager", "the same, launch by launch", 1.05),
-    ("first-block-graph", "one allocation for all layers; a graph", 1.05),
-    ("first-block-eager", "the same, launch by launch", 1.05),
-    ("churn-layers-eager", "sequences that begin and end", 0),
-    ("strewn-layers-graph", "half of the pages, strewn; a graph", 0),
-    ("strewn-layers-eager", "the same, launch by launch", 0),
+    ("first-layers-graph", "the first twelfth; a graph", 1.05, ""),
+    ("first-layers-eager", "the same, launch by launch", 1.05, ""),
+    ("first-block-graph", "one allocation for all layers; a graph", 1.05, ""),
+    ("first-block-eager", "the same, launch by launch", 1.05, ""),
+    ("churn-layers-eager", "sequences that begin and end", 0, ""),
+    ("strewn-layers-graph", "half of the pages, strewn; a graph", 0, ""),
+    ("strewn-layers-eager", "the same, launch by launch", 0, ""),
+    ("slots-block-eager", "16 slots of a block of 6.3 GiB, launch by launch", 1.05, SLOTS),
+    ("slots-block-graph", "the same, a graph made anew each 20 steps", 0, SLOTS),
 ]
 BUDGET_MIB = 4096
 
 
-def play(build, hook, name):
+def play(build, hook, name, sizes):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_"))}
     env["LD_LIBRARY_PATH"] = f"{build}/lib/simgpu"
     if hook:
         env |= {"LD_PRELOAD": str(hook / "libsluice.so"), "SLUICE_GPU_MEMORY": f"{BUDGET_MIB}Mi"}
-    done = subprocess.run([str(build / "test" / "paged_bench"), name], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [str(build / "test" / "paged_bench"), name, *sizes.split()], env=env, capture_output=True, text=True
+    )
     if done.returncode or (hook and not exit_line.attached(done.stderr)):
         sys.exit(f"paged_table: {name} ended with {done.returncode}, or without the hook:\n{done.stderr[-2000:]}")
     first, median, _mean, slow, digest = done.stdout.split()
@@ -59,11 +64,11 @@ def main():
     print("| pages in use | unhooked | first 50 steps | settled | slow steps |\n|---|---|---|---|---|")
     if unknown := set(options.rows) - {row[0] for row in ROWS}:
         parser.error(f"no row {' '.join(sorted(unknown))}; accepted: {' '.join(row[0] for row in ROWS)}")
-    for name, work, goal in ROWS:
+    for name, work, goal, sizes in ROWS:
         if options.rows and name not in options.rows:
             continue
-        _, plain, _, expected = play(build, None, name)
-        first, settled, slow, digest = play(build, hook, name)
+        _, plain, _, expected = play(build, None, name, sizes)
+        first, settled, slow, digest = play(build, hook, name, sizes)
         print(
             f"| {work} | {plain:.2f} | {first:.2f} ({first / plain:.2f}) | {settled:.2f} (**{settled / plain:.2f}**) "
             f"| {slow * 100:.1f} % |",

@@ -132,9 +132,11 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     steady_launches_ = 0;
     hot_chunks = CollectSet(extents, overwritten_extents, hot_extents, queues, &launch);
     // Copies and memsets touch all that they name.
-    if (id &&
-        (touched_.leaves_out_any() || launch_samples_.room ||
-         (touched_.enabled() && hot_extents && (launch.lacks_chunks || set_.size() * kChunkBytes > share_bytes_))))
+    const uint64_t named_bytes = set_.size() * kChunkBytes;
+    const bool may_sample =
+        touched_.enabled() && (hot_extents ? launch.lacks_chunks || named_bytes > share_bytes_
+                                           : named_bytes > launch.capacity && classifier_.LeftToFaults(id));
+    if (id && (touched_.leaves_out_any() || launch_samples_.room || may_sample))
       hot_chunks = LeaveOutUntouched(extents, hot_extents, queues, &launch, seq);
   }
   launch.lacks_chunks |= !reused_after_discard_.empty() || (can_queue && !touched_late_.empty());

@@ -26,7 +26,7 @@ struct Rig {
   Chunk* At(size_t operand, uint64_t chunk) { return chunks.Find(operands[operand].base + chunk * kChunkBytes); }
   void Try(size_t operand, uint64_t chunk) { sampler.Begin(At(operand, chunk), operands[operand]); }
   void Name(size_t operand, uint64_t chunk, Seq seq, uint32_t uses = 4) {
-    sampler.NoteNamed(*At(operand, chunk), {1, seq}, uses);
+    sampler.NoteNamed(*At(operand, chunk), {1, seq}, uses, seq, 0);
   }
   bool Fault(size_t operand, uint64_t chunk) { return sampler.NoteFault(At(operand, chunk), 7); }
   // Everything up to `done` is over, and all faults have been noted.
@@ -70,6 +70,20 @@ TEST_CASE("touch sampler: a sparse launch tries chunks of operands whose samples
   }
   touched = 32;
   CHECK(rig.sampler.Allowance(rig.operands[0], 4, &touched, true) == 0);  // all credit is spent
+}
+
+TEST_CASE("touch sampler: a sample may have to last for a whole iteration of launches") {
+  Rig rig(1);
+  rig.Try(0, 3);
+  const auto name = [&rig](Seq seq) { rig.sampler.NoteNamed(*rig.At(0, 3), {1, seq}, 1, seq, 32); };
+  for (Seq seq = 100; seq < 132; ++seq) name(seq);
+  rig.Conclude(131);
+  CHECK(rig.At(0, 3)->touch == Touch::kSampled);
+  name(132);
+  rig.Conclude(131);  // the last one runs
+  CHECK(rig.At(0, 3)->touch == Touch::kSampled);
+  rig.Conclude(132);
+  CHECK(rig.At(0, 3)->touch == Touch::kUntouched);
 }
 
 TEST_CASE("touch sampler: a few launches have to name the chunk") {

@@ -105,12 +105,14 @@ void TouchSampler::Begin(Chunk* chunk, Extent operand) {
   samples_[chunk->base] = {.operand = operand, .is_again = is_again, .paid = paid};
 }
 
-void TouchSampler::NoteNamed(const Chunk& chunk, Mark mark, uint32_t uses) {
+void TouchSampler::NoteNamed(const Chunk& chunk, Mark mark, uint32_t uses, uint64_t now, uint64_t min_launches) {
   const auto it = samples_.find(chunk.base);
-  if (it == samples_.end() || it->second.uses >= kUses) return;
-  it->second.uses += uses;
-  it->second.counts_all = it->second.uses >= kUses;
-  it->second.mark = mark;
+  if (it == samples_.end() || it->second.counts_all) return;
+  Sample& sample = it->second;
+  if (!sample.named_at) sample.named_at = now;
+  sample.uses += uses;
+  sample.counts_all = sample.uses >= kUses && now >= sample.named_at + min_launches;
+  sample.mark = mark;
 }
 
 void TouchSampler::Count(const Sample& sample, bool is_touched) {

@@ -64,8 +64,9 @@ class TouchSampler {
   bool IsTouchedWhole(Extent operand) const;
   // The chunk is absent or about to be, and left to faults from here on. A touched one is tried again.
   void Begin(Chunk* chunk, Extent operand);
-  // A launch with this mark names the chunk of a sample, which has left the GPU. `uses`: how much that counts.
-  void NoteNamed(const Chunk& chunk, Mark mark, uint32_t uses);
+  // Launch `now`, with this mark, names the chunk of a sample, which has left the GPU. `uses`: how much that counts.
+  // The sample lasts for so many uses, and for `min_launches` from the first of them on.
+  void NoteNamed(const Chunk& chunk, Mark mark, uint32_t uses, uint64_t now, uint64_t min_launches);
   // A launch faulted on the chunk. True: the chunk was left out, and is resident from here on.
   bool NoteFault(Chunk* chunk, uint64_t now);
   // Notes which samples' launches are over; is_done(Mark) asks the GPU.
@@ -83,6 +84,7 @@ class TouchSampler {
       if (!sample.is_over) continue;
       sample.is_over = sample.counts_all = false;
       sample.uses = 0;
+      sample.named_at = 0;
       f(base);
     }
   }
@@ -105,6 +107,7 @@ class TouchSampler {
   struct Sample {
     Extent operand;
     Mark mark{};              // of the last counted launch
+    uint64_t named_at = 0;    // the first counted launch
     uint32_t uses = 0;        // counted
     bool counts_all = false;  // no more are needed
     bool is_over = false;

@@ -33,21 +33,31 @@ bool TouchedChunks::MayTry(const Chunk& chunk, bool is_graph) const {
          !chunk.reused_after_discard && !IsCopied(chunk) && !chunk.duplicate() && chunk.live_since + 1 < now_;
 }
 
+// The chunks of the set that are not left out.
+size_t TouchedChunks::CountInSet() const {
+  return static_cast<size_t>(
+      std::count_if(set_.begin(), set_.end(), [](const Chunk* chunk) { return !TouchSampler::IsLeftOut(*chunk); }));
+}
+
 // Takes chunks out of the set that are not touched, and those that are tried from here on. Returns the hot chunks.
 size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::optional<size_t> hot_extents,
                                         const StreamQueues& queues, PlannedLaunch* launch, Seq seq) {
   if (hot_extents) touched_.companions().EndGroup();
   size_t kept = 0;
   bool lacks_chunks = false;
+  // One block may hold the caches of all layers: then each launch touches another part of it.
+  const uint64_t whole = hot_extents ? 0 : iterations_.length();
   const uint64_t room = hot_extents ? kMaxIdleRoom : kMaxIdleRoomOfLaunch;
   const bool full = resident_bytes_ - std::min(resident_bytes_, idle_bytes_) + room > capacity_;
   const uint64_t named_bytes = set_.size() * kChunkBytes;  // with the chunks that are left out
   const bool exceeds = named_bytes > launch->capacity;
-  bool tries =
-      launch->can_queue && full && (hot_extents ? exceeds && launch->lacks_chunks : launch_samples_.room && !exceeds);
-  // Faults bring the touched chunks of such a launch as it is. Samples would only evict it.
+  bool tries = launch->can_queue && full &&
+               (hot_extents ? exceeds && launch->lacks_chunks
+                            : launch_samples_.room && (!exceeds || CountInSet() * kChunkBytes <= launch->capacity));
+  // Faults bring the touched chunks of such a launch as it is. Samples of resident chunks would only evict those.
   if (tries && !hot_extents && classifier_.ClassOf(launch->id, false, now_) == LaunchClassifier::AccessClass::kFaulting)
     tries = false;
+  const bool left_to_faults = !hot_extents && exceeds && launch->can_queue && classifier_.LeftToFaults(launch->id);
   // A touched chunk is resident beyond the capacity until the next launch.
   const uint64_t capacity_chunks = launch->capacity / kChunkBytes;
   double touched =
@@ -58,7 +68,7 @@ size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::op
   for (size_t i = 0, from = 0; i < operands_.size(); ++i) {
     const size_t to = operands_[i].end;
     size_t absent = 0;
-    for (size_t at = from; tries && at < to; ++at) absent += may_try_absent(*set_[at]);
+    for (size_t at = from; (tries || left_to_faults) && at < to; ++at) absent += may_try_absent(*set_[at]);
     size_t tried = 0;
     if (absent) tried = touched_.Allowance(extents[i], absent, &touched);
     // Spread evenly: every stride-th.
@@ -72,7 +82,7 @@ size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::op
       }
       if (TouchSampler::IsLeftOut(*chunk) && !chunk->discarded()) {
         if (chunk->touch == Touch::kSampled && !chunk->resident() && !IsEvicting(*chunk) && !IsEvictingElsewhere(chunk))
-          touched_.NoteNamed(*chunk, {launch->stream, seq}, hot_extents ? kUsesOfGraph : 1);
+          touched_.NoteNamed(*chunk, {launch->stream, seq}, hot_extents ? kUsesOfGraph : 1, now_, whole);
         chunk->named_at = 0;
         continue;
       }
@@ -164,7 +174,9 @@ void TouchedChunks::ScheduleSamples() {
   // Samples move bytes, and an exchange waits until nothing moves. So it comes first.
   const bool is_still = placement_.still_iterations > 1 && placement_.stats.demoted_bytes == 0;
   launch_samples_.alike = iterations_.length() == placement_.previous_length ? launch_samples_.alike + 1 : 0;
-  const bool is_settled = launch_samples_.alike >= (is_still ? kStillIterations : kSettledIterations);
+  // Where untouched chunks were found, samples are what ends the moves.
+  const bool is_early = is_still || touched_.stats().untouched;
+  const bool is_settled = launch_samples_.alike >= (is_early ? kStillIterations : kSettledIterations);
   if (!touched_.enabled() || lacking < kMinLackingBytes || !is_settled) return;
   touched_.NoteLacking(lacking);
   if (launch_samples_.pause) {

@@ -22,6 +22,7 @@ class TouchedChunks : public Fetches {
  protected:
   using Fetches::Fetches;
 
+  size_t CountInSet() const;
   bool MayTry(const Chunk& chunk, bool is_graph) const;
   size_t LeaveOutUntouched(std::span<const Extent> extents, std::optional<size_t> hot_extents,
                            const StreamQueues& queues, PlannedLaunch* launch, Seq seq);
