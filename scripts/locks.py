@@ -1,8 +1,8 @@
 """Locks that clang's thread-safety analysis does not see, and locks that guard nothing it knows: locks.py
 
 The analysis follows annotated types alone. In these folders, only a class that wraps such a lock may name it. Each lock
-is named by what it guards: data (SLUICE_GUARDED_BY, SLUICE_PT_GUARDED_BY), or a function that hands out a reference to
-the data (SLUICE_REQUIRES). A lock that orders calls says so in a comment.
+is named by its data (SLUICE_GUARDED_BY, SLUICE_PT_GUARDED_BY), or by a function that hands out a reference to them
+(SLUICE_REQUIRES). A lock that orders calls says so in a comment.
 """
 
 import re

@@ -189,7 +189,7 @@ SCENARIO(events_behind_a_context_that_waits) {
   Print("copied", bytes[kBytes / 2]);
 }
 
-// Calls that wait for a context wait for what it waits for (an H100).
+// Calls that wait for a context wait for the events that it awaits, too (an H100).
 SCENARIO(waits_for_a_context_that_waits) {
   Card card;
   const CUstream gated = card.Stream();

@@ -18,6 +18,17 @@ uint64_t FreeBytes() {
   return left;
 }
 
+// On the first GPU. `max_bytes`: its largest size; 0: none.
+CUmemoryPool MakePool(CUmemAllocationType type, size_t max_bytes = 0) {
+  CUmemPoolProps props{};
+  props.allocType = type;
+  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  props.maxSize = max_bytes;
+  CUmemoryPool pool = nullptr;
+  OK(cuMemPoolCreate(&pool, &props));
+  return pool;
+}
+
 }  // namespace
 
 // A pool is the same one, whichever call gave its handle out: its memory counts.
@@ -72,14 +83,8 @@ SCENARIO(pools_by_any_handle_count) {
 SCENARIO(pools_have_a_largest_size) {
   Card card;
   CUstream s = card.Stream();
-  CUmemPoolProps props{};
-  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  props.maxSize = 64 * kMiB;
-  CUmemoryPool pool = nullptr, unbounded = nullptr;
-  OK(cuMemPoolCreate(&pool, &props));
-  props.maxSize = 0;
-  OK(cuMemPoolCreate(&unbounded, &props));
+  const CUmemoryPool pool = MakePool(CU_MEM_ALLOCATION_TYPE_PINNED, 64 * kMiB);
+  const CUmemoryPool unbounded = MakePool(CU_MEM_ALLOCATION_TYPE_PINNED);
   std::vector<CUdeviceptr> blocks;
   const auto ask = [&](const char* what, size_t bytes, CUmemoryPool from) {
     CUdeviceptr block = 0;
@@ -129,11 +134,7 @@ SCENARIO(pool_memory_stays_beside_another_gpu) {
 SCENARIO(pool_memory_is_free_when_its_free_is_queued) {
   Card card;
   const CUstream s = card.Stream();
-  CUmemPoolProps props{};
-  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
-  CUmemoryPool pool = nullptr;
-  OK(cuMemPoolCreate(&pool, &props));
+  const CUmemoryPool pool = MakePool(CU_MEM_ALLOCATION_TYPE_PINNED);
   const auto used = [&] {
     cuuint64_t bytes = 0;
     OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes));
@@ -176,11 +177,7 @@ struct Allocating {
 SCENARIO(advice_of_pool_memory_ends_without_a_lock) {
   Card card;
   const CUstream s = card.Stream();
-  CUmemPoolProps props{};
-  props.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
-  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
-  CUmemoryPool pool = nullptr;
-  OK(cuMemPoolCreate(&pool, &props));
+  const CUmemoryPool pool = MakePool(CU_MEM_ALLOCATION_TYPE_MANAGED);
   CUdeviceptr block = 0;
   OK(cuMemAllocFromPoolAsync(&block, 64 * kMiB, pool, s));
   OK(cuMemAdvise(block, 64 * kMiB, CU_MEM_ADVISE_SET_READ_MOSTLY, {CU_MEM_LOCATION_TYPE_DEVICE, {0}}));

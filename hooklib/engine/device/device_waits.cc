@@ -94,7 +94,7 @@ CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
       work.is_hidden = !work.event && work.mark.seq > stream->recorded;
       is_hidden |= work.is_hidden;
     }
-    // The driver waits for what the context waits for (cuCtxWaitEvent), too.
+    // The driver waits for the context's awaited events (cuCtxWaitEvent), too.
     for (const auto& [context_handle, context] : contexts) {
       if (!context->gate || MemoryContext(context_handle) != handle) continue;
       const ContextScope scope(context_handle);

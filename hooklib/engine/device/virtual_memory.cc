@@ -203,14 +203,13 @@ CUresult Reserve(const void* caller, CUdeviceptr* pointer, size_t bytes, size_t 
       return CUDA_SUCCESS;
     }
   }
-  const CUresult result = real();
-  if (result == CUDA_SUCCESS) {
-    MutexLock changes(g_changes);
-    MutexLock lock(g_mutex);
-    const uint64_t size = reason == kFixedAddress ? MoveToHint(pointer, bytes, hint) : bytes;
-    TheState().unmanaged[*pointer] = {bytes, reason, size};
-  }
-  return result;
+  if (const CUresult result = real(); result != CUDA_SUCCESS) return result;
+  MutexLock changes(g_changes);
+  MutexLock lock(g_mutex);
+  const uint64_t size = reason == kFixedAddress ? MoveToHint(pointer, bytes, hint) : bytes;
+  if (size == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  TheState().unmanaged[*pointer] = {bytes, reason, size};
+  return CUDA_SUCCESS;
 }
 
 void Retire(Reserved* reserved, Settlement* settlement) {

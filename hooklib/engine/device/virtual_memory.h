@@ -50,7 +50,7 @@ CUresult GetProperties(CUmemAllocationProp* properties, Handle handle);
 // handle unmanaged where it has no form yet. `use`: for the log, as "exported".
 CUresult DriverHandle(Handle handle, const char* use, Handle* unmanaged);
 
-// The same for what is mapped at the address, with its whole reservation.
+// The same for the mapping at the address, with its whole reservation.
 CUresult MakeDriversOwn(CUdeviceptr pointer, const char* use);
 
 // The mapping that holds the address, of memory in managed form.

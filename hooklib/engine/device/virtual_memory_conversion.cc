@@ -155,8 +155,7 @@ uint64_t MoveToHint(CUdeviceptr* pointer, uint64_t bytes, CUdeviceptr hint) {
   if (g_real.cuMemAddressReserve(&there, size, 0, hint, 0) != CUDA_SUCCESS) there = 0;
   if (there == hint) return *pointer = hint, size;
   if (there) g_real.cuMemAddressFree(there, size);
-  g_real.cuMemAddressReserve(pointer, bytes, 0, 0, 0);
-  return bytes;
+  return g_real.cuMemAddressReserve(pointer, bytes, 0, 0, 0) == CUDA_SUCCESS ? bytes : 0;
 }
 
 void FreeIdleIn(Extent range) {

@@ -95,7 +95,7 @@ class Settlement {
 // work, for two seconds at most: it may wait for this thread. `beside_threads`: others queue nothing more.
 bool IsQuiet(bool beside_threads = false) SLUICE_REQUIRES(g_mutex);
 // A reservation of the driver's that is not at its hint goes there, if the address is free. Returns the size that the
-// driver knows.
+// driver knows; 0: the reservation was lost on the way.
 uint64_t MoveToHint(CUdeviceptr* pointer, uint64_t bytes, CUdeviceptr hint);
 // Gives idle reservations there back to the driver now, so that it can give out their addresses; not where it would
 // wait for the GPU.

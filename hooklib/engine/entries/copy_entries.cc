@@ -127,7 +127,7 @@ ContentsCopies::~ContentsCopies() {
   g_real.cuStreamDestroy_v2(stream_);
 }
 
-// Found as no work of the application's: the copies wait for nothing that its context waits for.
+// Found as no work of the application's: the copies wait for no event that its context awaits.
 CUresult ContentsCopies::Copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   const auto issue = [&] { return g_real.cuMemcpyDtoDAsync_v2(to, from, bytes, stream_); };
   Stream* const stream = stream_ ? FindStream(stream_, false, false) : nullptr;

@@ -151,7 +151,7 @@ CUresult cuCtxSynchronize_v2(CUcontext context) {
 }
 
 // Streams of a library's own may wait for an event that it records here, before any work that it queues here later. The
-// event waits for what its context waits for, also in a stream without work (an H100).
+// event waits for the events that its context awaits, also in a stream without work (an H100).
 #define SLUICE_RECORD_OF(name, parameters, arguments, flavour) \
   CUresult name parameters {                                   \
     NoteQueued();                                              \

@@ -23,7 +23,7 @@ enum class DiscardsBy : uint8_t { kUnknown, kRequests, kCalls, kNothing };
 // The address space that takes the requests.
 struct Space {
   std::atomic<DiscardsBy> by{DiscardsBy::kUnknown};
-  Mutex first_request;  // guards no data: one thread looks for the space, and `by` publishes what it found
+  Mutex first_request;  // guards no data: one thread looks for the space, and `by` publishes the result
   const DriverPort port = TheDriverPort();
   client::Descriptor space;  // written before `by` is kRequests
 };

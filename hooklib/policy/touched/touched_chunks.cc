@@ -46,7 +46,7 @@ size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::op
   size_t kept = 0;
   bool lacks_chunks = false;
   // One block may hold the caches of all layers: then each launch touches another part of it.
-  const uint64_t whole = hot_extents ? 0 : iterations_.length();
+  const uint64_t sample_launches = hot_extents ? 0 : iterations_.length();
   const uint64_t room = hot_extents ? kMaxIdleRoom : kMaxIdleRoomOfLaunch;
   const bool full = resident_bytes_ - std::min(resident_bytes_, idle_bytes_) + room > capacity_;
   const uint64_t named_bytes = set_.size() * kChunkBytes;  // with the chunks that are left out
@@ -82,7 +82,7 @@ size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::op
       }
       if (TouchSampler::IsLeftOut(*chunk) && !chunk->discarded()) {
         if (chunk->touch == Touch::kSampled && !chunk->resident() && !IsEvicting(*chunk) && !IsEvictingElsewhere(chunk))
-          touched_.NoteNamed(*chunk, {launch->stream, seq}, hot_extents ? kUsesOfGraph : 1, now_, whole);
+          touched_.NoteNamed(*chunk, {launch->stream, seq}, hot_extents ? kUsesOfGraph : 1, now_, sample_launches);
         chunk->named_at = 0;
         continue;
       }
