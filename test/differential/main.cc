@@ -37,7 +37,8 @@ int Usage(const std::string& wrong) {
   std::fprintf(stderr,
                "differential: %s\nusage: differential run FIRST LAST | print SEED | count SEED, with [--ops N] [--drop "
                "I,J] [--gpus N] "
-               "[--green] [--discard] [--textures] [--forms 5] [--waits] [--text] [--seconds N] [--until SECONDS]\n",
+               "[--green] [--discard] [--textures] [--forms 5] [--waits] [--peers] [--appends] [--text] [--seconds N] "
+               "[--until SECONDS]\n",
                wrong.c_str());
   return 2;
 }
@@ -55,9 +56,11 @@ std::vector<Step> Make(uint64_t seed, const Options& options) {
 void RunProgram(uint64_t seed, const Options& options, int out) {
   const std::vector<Step> steps = Make(seed, options);
   KeepText(options.text);
+  if (const Peer peer = PeerOf(steps); peer != Peer::kNone) StartPeer(peer == Peer::kExports, out);
   Start();
   const int failed = Execute(steps);
   EndThreads();
+  EndPeer();
   char line[128];
   if (failed < 0) {
     std::snprintf(line, sizeof line, "ok %016llx %zu\n", static_cast<unsigned long long>(RecordHash()), steps.size());
@@ -141,6 +144,10 @@ int main(int argc, char** argv) {
       options.target.discard = true;
     } else if (word == "--waits") {
       options.target.waits = true;
+    } else if (word == "--peers") {
+      options.target.peers = true;
+    } else if (word == "--appends") {
+      options.target.appends = true;
     } else if (word == "--textures") {
       options.target.textures = true;
     } else if (word.rfind("--", 0) == 0) {
