@@ -69,8 +69,8 @@ class Generator {
       total_ += latest_[i];
     }
     // A second process costs as much time as the program: one program of six has it.
-    const bool has_peer = target.peers && random_.OneIn(6);
-    for (size_t i = 0; has_peer && i < std::size(kPeerWeights); ++i) {
+    has_peer_ = target.peers && random_.OneIn(6);
+    for (size_t i = 0; has_peer_ && i < std::size(kPeerWeights); ++i) {
       peer_[i] = kPeerWeights[i].weight * (1 + random_.Below(3));
       total_ += peer_[i];
     }
@@ -127,6 +127,10 @@ class Generator {
     });
   }
   int Shareable() {
+    // Most blocks are of cuMemAlloc, which the hook does not export.
+    const int found =
+        OneOf(kMaxBlocks, [&](int i) { return world_.IsShareable(i) && world_.blocks[i].kind != kAllocated; });
+    if (found >= 0 && !random_.OneIn(3)) return found;
     return OneOf(kMaxBlocks, [&](int i) { return world_.IsShareable(i); });
   }
   int ContextNumber() {
@@ -172,6 +176,7 @@ class Generator {
       case OpKind::kMakeBlock:
         op.a = next_block_ < kMaxBlocks - 1 ? next_block_++ : 0;
         op.b = random_.OneIn(3) ? kAllocated : random_.Below(kBlockKinds);
+        if (has_peer_ && random_.OneIn(3)) op.b = random_.OneIn(2) ? kFromPool : kMapped;
         op.c = OneOf(kMaxPools, [&](int i) { return world_.pools[i] >= 0; });
         break;
       case OpKind::kHostBlock:
@@ -241,6 +246,10 @@ class Generator {
         break;
       case OpKind::kShare:
         op.a = Shareable();
+        if (random_.OneIn(3) && next_block_ < kMaxBlocks - 2 && next_pool_ < kMaxPools) {
+          op.b = next_block_++;
+          op.c = next_pool_++;
+        }
         break;
       case OpKind::kImport:
         op.a = next_block_ < kMaxBlocks - 1 ? next_block_++ : 0;
@@ -322,6 +331,7 @@ class Generator {
   int weights_[std::size(kWeights)], more_[std::size(kMoreWeights)] = {}, latest_[std::size(kLatestWeights)] = {},
                                      peer_[std::size(kPeerWeights)] = {};
   int total_, threads_;
+  bool has_peer_ = false;
   int next_context_ = 2, next_stream_ = 3, next_block_ = 0, next_pool_ = 0, next_graph_ = 0;
 };
 

@@ -168,6 +168,7 @@ class World {
   bool Past(const Op& op, Random& random);
   bool Barred(const Op& op, Random& random);
   bool Share(const Op& op, Random& random);
+  bool SharePooled(const Op& op, Random& random);
   bool Import(const Op& op, Random& random);
   bool BeginCapture(const Op& op, Random& random);
   bool AskMarks(int pool, int thread);

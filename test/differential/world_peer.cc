@@ -18,11 +18,13 @@ bool World::IsShareable(int block) const {
          (one.kind == kFromPool && shares_[one.pool]);
 }
 
-// a: a block that the other process reads; without one it waits for an event of `stream`.
+// a: a block that the other process reads; b and c, if any: the numbers of a new block and of its pool, which it reads
+// instead. Or it waits for an event of `stream`.
 bool World::Share(const Op& op, Random& random) {
   if (!target_.peers || group_ != 0 || !Unsafe(op.thread)) return false;
   if (std::any_of(captures.begin(), captures.end(), [](const Capture& one) { return one.open; })) return false;
-  if (!IsShareable(op.a) || random.OneIn(5)) {
+  if (op.b >= 0) return SharePooled(op, random);
+  if (random.OneIn(4)) {
     const int stream = StreamOf(op, random);
     if (stream < 0 || contexts[streams[stream].context].green) return false;
     const int thread = ThreadFor(stream, op.thread);
@@ -31,6 +33,7 @@ bool World::Share(const Op& op, Random& random) {
     host_.Join(lines_[streams[stream].line].clock);
     return true;
   }
+  if (!IsShareable(op.a)) return false;
   const Block block = blocks[op.a];
   if (!OrderBlock(-1, op.a, true, op.thread, random)) return false;
   Use(op.thread, block.context);
@@ -40,6 +43,22 @@ bool World::Share(const Op& op, Random& random) {
   } else {
     Emit(block.kind == kMapped ? kShareMapped : kShareBlock, op.thread, {op.a, block.bytes, device});
   }
+  return true;
+}
+
+bool World::SharePooled(const Op& op, Random& random) {
+  const int stream = StreamOf(op, random);
+  if (stream < 0 || contexts[streams[stream].context].green || streams[stream].capture >= 0 || pools[op.c] >= 0)
+    return false;
+  pools[op.c] = contexts[streams[stream].context].device;
+  shares_[op.c] = true;
+  Emit(kMakeSharedPool, op.thread, {op.c, pools[op.c]});
+  if (!Do({OpKind::kMakeBlock, op.thread, op.b, kFromPool, op.c, stream, random.Next()}) ||
+      !Do({OpKind::kFill, op.thread, op.b, -1, -1, stream, random.Next()}) || !IsShareable(op.b))
+    return false;
+  if (!OrderBlock(-1, op.b, true, op.thread, random)) return false;
+  Use(op.thread, blocks[op.b].context);
+  Emit(kSharePooled, op.thread, {op.b, blocks[op.b].bytes, pools[op.c], op.c});
   return true;
 }
 
