@@ -68,7 +68,8 @@ bool World::Import(const Op& op, Random& random) {
   if (op.b < 0 || !contexts[op.b].live || contexts[op.b].green) return false;
   if (std::any_of(captures.begin(), captures.end(), [](const Capture& one) { return one.open; })) return false;
   Block block;
-  block.kind = random.OneIn(2) ? kMapped : kOpened;
+  // One context of a GPU alone may open handles of another process (cuIpcOpenMemHandle's documentation).
+  block.kind = random.OneIn(2) || op.b >= target_.gpus ? kMapped : kOpened;
   block.context = op.b;
   block.bytes = block.kind == kMapped ? int64_t{2} << 20 : 4096 << random.Below(10);
   if (unmanaged_bytes + block.bytes > kMaxUnmanaged || live_bytes + block.bytes > target_.live_bytes) return false;
