@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
 #include "../core/misuse.h"
 #include "../core/pace.h"
@@ -75,6 +77,11 @@ Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_na
     thread.now = std::max(thread.now, now);
   }
   lock = Simulator::Lock(sim.mutex);
+  while (d.holder != nullptr && d.holder != &ThisState()) {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    lock.lock();
+  }
   if (d.forked) {  // the process ended while this thread waited
     lock.unlock();
     error = CUDA_ERROR_NOT_INITIALIZED;

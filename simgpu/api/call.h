@@ -43,6 +43,7 @@ struct Driver {
   std::vector<CUmemoryPool> default_pools, current_pools, graph_pools;  // the last: for allocation nodes of graphs
   std::map<uint64_t, SimObject> objects;                                // textures and surfaces
   uint64_t next_object = 1;
+  const ThreadState* holder = nullptr;  // the thread whose call holds the driver's lock while it waits for the GPU
 };
 Driver& TheDriver();
 inline Simulator& Sim() { return TheSimulator(); }

@@ -104,8 +104,17 @@ int Control(int descriptor, unsigned long request, void* argument) {
 
 void WatchLocks(int (*held)()) { simgpu::Simulator::locks_held = held; }
 
+int Read(uint64_t address, void* out, size_t bytes) {
+  simgpu::Simulator::Lock lock(Sim().mutex);
+  const simgpu::Allocation* a = simgpu::FindAllocation(address);
+  if (a == nullptr || a->kind != simgpu::MemoryKind::kManaged) return -1;
+  Sim().CatchUp(lock);
+  a->content->Read(address - a->base, address - a->base + bytes, static_cast<uint8_t*>(out), 0);
+  return 0;
+}
+
 constexpr sluice_driver_port_table kTable = {SLUICE_DRIVER_PORT_VERSION, simgpu::UvmTools::Open, Control,
-                                             simgpu::EvictByThreads, WatchLocks};
+                                             simgpu::EvictByThreads, WatchLocks, Read};
 
 }  // namespace
 

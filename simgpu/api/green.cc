@@ -216,6 +216,10 @@ CUresult cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc description, CUdevi
   NEED(simgpu::ChargeContext(card), CUDA_ERROR_OUT_OF_MEMORY);
   CUcontext primary = TheDriver().primary[static_cast<size_t>(card)];
   simgpu::ActivatePrimary(primary);
+  // It waits for queued work, and other threads' calls wait for it meanwhile (H200, driver 580).
+  TheDriver().holder = &simgpu::ThisState();
+  Sim().WaitContext(call.lock, nullptr, card, "a device (cuGreenCtxCreate)");
+  TheDriver().holder = nullptr;
   auto* c = new CUctx_st;
   c->card = card;
   c->active = true;

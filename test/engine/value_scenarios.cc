@@ -315,6 +315,28 @@ SCENARIO(values_of_64_bits_change_at_once) {
   }
 }
 
+// A call that waits for the GPU holds the driver's lock meanwhile. The engine's reads of words do not wait for it.
+SCENARIO(values_are_seen_beside_a_call_that_waits) {
+  ValuesInLargeBlock v;
+  CUdevResource all{}, part{};
+  unsigned count = 1;
+  OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+  OK(cuDevSmResourceSplitByCount(&part, &count, &all, nullptr, 0, 16));
+  CUdevResourceDesc description = nullptr;
+  OK(cuDevResourceGenerateDesc(&description, &part, 1));
+  for (uint32_t round = 1; round <= 20; ++round) {
+    OK(cuStreamWaitValue32(v.consumer, v.words, round, CU_STREAM_WAIT_VALUE_GEQ));
+    OK(cuStreamWaitValue64(v.consumer, v.words + 64, round, CU_STREAM_WAIT_VALUE_EQ));
+    v.Produce(round);
+    OK(cuStreamWriteValue32(v.producer, v.words, round, 0));
+    OK(cuStreamWriteValue64(v.producer, v.words + 64, round, 0));
+    CUgreenCtx green = nullptr;
+    OK(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    v.Consume("seen");
+    OK(cuGreenCtxDestroy(green));
+  }
+}
+
 // Many waits at a time, of streams of two threads; the words lie in one page.
 SCENARIO(many_waits_for_values) {
   ValuesInLargeBlock v;

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -29,6 +30,12 @@ int OpenTools() { return client::MoveToHighNumber(open("/dev/nvidia-uvm-tools", 
 
 int Control(int descriptor, unsigned long request, void* argument) { return ioctl(descriptor, request, argument); }
 
+// A fault of the read is an error of the call.
+int Read(uint64_t address, void* out, size_t bytes) {
+  const iovec to{out, bytes}, from{reinterpret_cast<void*>(address), bytes};  // NOLINT(performance-no-int-to-ptr)
+  return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == static_cast<ssize_t>(bytes) ? 0 : -1;
+}
+
 std::vector<int> SpacesOfProcess(int) {
   std::vector<int> found;
   DIR* folder = opendir("/proc/self/fd");
@@ -51,9 +58,9 @@ std::vector<int> SpacesOfProcess(int) {
 DriverPort TheDriverPort() {
   if (const sluice_driver_port_table* const table = Extension()) {
     if (table->watch_locks) table->watch_locks(HeldDeviceLocks::CountInWaits);
-    return {table->open_tools, table->control, SpacesOfExtension, table->evict};
+    return {table->open_tools, table->control, SpacesOfExtension, table->evict, table->read};
   }
-  return {OpenTools, Control, SpacesOfProcess, nullptr};
+  return {OpenTools, Control, SpacesOfProcess, nullptr, Read};
 }
 
 }  // namespace sluice

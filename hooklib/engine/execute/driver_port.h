@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#define SLUICE_DRIVER_PORT_VERSION 2
+#define SLUICE_DRIVER_PORT_VERSION 3
 
 // Answers of a driver in place of its kernel module. Plain C; every function may be called from any thread.
 struct sluice_driver_port_table {
@@ -28,6 +28,9 @@ struct sluice_driver_port_table {
   // Told at start: `held` returns how many of the engine's locks the calling thread holds. The driver may report a call
   // that waits for the application's work meanwhile. Null: it does not look.
   void (*watch_locks)(int (*held)(void));
+  // Reads unified memory as the CPU does: it takes no lock that a call of the driver holds, and may move a page.
+  // 0, or -1 where the memory cannot be read.
+  int (*read)(uint64_t address, void* out, size_t bytes);
 };
 
 // Exported by the driver: its table for this version of the port, or null where it does not know the version.
@@ -44,6 +47,7 @@ struct DriverPort {
   std::vector<int> (*address_spaces)(int tools) = nullptr;
   // Of an extension alone; null: the port leads to this machine's kernel.
   decltype(sluice_driver_port_table::evict) evict = nullptr;
+  decltype(sluice_driver_port_table::read) read = nullptr;
 };
 
 // The driver's extension where it exports one, else the kernel's.

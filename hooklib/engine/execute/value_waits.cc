@@ -9,6 +9,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
+#include "hooklib/engine/execute/driver_port.h"
 #include "hooklib/engine/execute/own_thread.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/uvm_tools.h"
@@ -58,6 +59,8 @@ struct Shared {
   std::vector<Page> free_pages SLUICE_GUARDED_BY(mutex);  // of contexts that are gone
   std::vector<Wait> waits SLUICE_GUARDED_BY(mutex);
   uint64_t next_number SLUICE_GUARDED_BY(mutex) = 0;
+  // Since when the reader's calls of the driver last; the epoch: it makes none.
+  std::chrono::steady_clock::time_point calls_since SLUICE_GUARDED_BY(mutex);
   bool is_started SLUICE_GUARDED_BY(mutex) = false;
 };
 Shared& TheShared() {
@@ -110,15 +113,19 @@ bool AddPage(Shared& shared, Place* place) SLUICE_REQUIRES(shared.mutex) {
 
 enum class Found : uint8_t { kNotYet, kHolds, kGone };
 
+bool IsReached(const Wait& wait) {
+  return static_cast<int32_t>(__atomic_load_n(wait.cell.host, __ATOMIC_ACQUIRE) - wait.cell.newest) >= 0;
+}
+size_t BytesOf(const Awaited& awaited) { return awaited.is_wide ? 8 : 4; }
+
 // Looks at one wait. The driver is asked for nothing before the stream has come to it.
 Found Look(const Wait& wait, CUstream reader, volatile uint64_t* read) {
-  if (static_cast<int32_t>(__atomic_load_n(wait.cell.host, __ATOMIC_ACQUIRE) - wait.cell.newest) < 0)
-    return Found::kNotYet;
+  if (!IsReached(wait)) return Found::kNotYet;
   const ContextScope scope(wait.context);
   if (!scope.is_current()) return Found::kGone;
   RelaxedCapture relaxed;
   *read = 0;
-  if (g_real.cuMemcpyDtoHAsync_v2(const_cast<uint64_t*>(read), wait.awaited.address, wait.awaited.is_wide ? 8 : 4,
+  if (g_real.cuMemcpyDtoHAsync_v2(const_cast<uint64_t*>(read), wait.awaited.address, BytesOf(wait.awaited),
                                   reader) != CUDA_SUCCESS ||
       g_real.cuStreamSynchronize(reader) != CUDA_SUCCESS)
     return Found::kGone;
@@ -138,11 +145,13 @@ void Forget(Shared& shared, Is is) SLUICE_REQUIRES(shared.mutex) {
   shared.waits.erase(ended, shared.waits.end());
 }
 
-// Only one thread does so. The cell's context may have ended meanwhile, and another one use the cell.
+// The cell's context may have ended meanwhile, and another one use the cell.
 void Raise(const Cell& cell) {
   uint32_t* const word = cell.host + kRaised;
-  if (static_cast<int32_t>(cell.newest - __atomic_load_n(word, __ATOMIC_RELAXED)) > 0)
-    __atomic_store_n(word, cell.newest, __ATOMIC_RELEASE);
+  uint32_t now = __atomic_load_n(word, __ATOMIC_RELAXED);
+  while (static_cast<int32_t>(cell.newest - now) > 0 &&
+         !__atomic_compare_exchange_n(word, &now, cell.newest, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+  }
 }
 
 // One round over all waits; whether one ended. Without the lock while the driver is called: a wait may end with its
@@ -155,11 +164,13 @@ bool LookAtAll(Shared& shared) SLUICE_REQUIRES(shared.mutex) {
     const CUstream reader = place->second.reader;
     volatile uint64_t* const read = place->second.read;
     Found found;
+    shared.calls_since = std::chrono::steady_clock::now();
     {
       MutexUnlock unlocked(shared.mutex);
       found = Look(wait, reader, read);
       if (found == Found::kHolds) Raise(wait.cell);
     }
+    shared.calls_since = {};
     if (found == Found::kNotYet) continue;
     any = true;
     Forget(shared, [&](const Wait& other) { return other.number == wait.number; });
@@ -183,6 +194,36 @@ void* ReadValues(void*) {
   return nullptr;
 }
 
+// A call of the program's may hold a lock of the driver's until a stream goes on that waits here (cuGreenCtxCreate does;
+// H200, driver 580). The reader's calls then wait for that lock, and this thread reads the words instead.
+void* ReadBesideTheDriver(void*) {
+  constexpr std::chrono::milliseconds kPatience{5};
+  const auto read = TheDriverPort().read;
+  Shared& shared = TheShared();
+  MutexLock lock(shared.mutex);
+  while (true) {
+    while (shared.waits.empty()) shared.work.Wait(shared.mutex);
+    shared.work.WaitUntil(shared.mutex, std::chrono::steady_clock::now() + kPatience);
+    const auto is_held = [&]() SLUICE_REQUIRES(shared.mutex) {
+      return shared.calls_since.time_since_epoch().count() != 0 &&
+             std::chrono::steady_clock::now() - shared.calls_since >= kPatience;
+    };
+    if (!is_held()) continue;
+    for (const Wait& wait : std::vector<Wait>(shared.waits)) {
+      bool holds = false;
+      {
+        MutexUnlock unlocked(shared.mutex);
+        uint64_t word = 0;
+        holds = IsReached(wait) && read(wait.awaited.address, &word, BytesOf(wait.awaited)) == 0 &&
+                Holds(wait.awaited, word);
+        if (holds) Raise(wait.cell);
+      }
+      if (holds) Forget(shared, [&](const Wait& other) { return other.number == wait.number; });
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 CUresult Queue(const Stream& stream, CUstream handle, bool per_thread, const Awaited& awaited) {
@@ -193,7 +234,10 @@ CUresult Queue(const Stream& stream, CUstream handle, bool per_thread, const Awa
   Wait wait{0, home, awaited, {}};
   {
     MutexLock lock(shared.mutex);
-    if (!shared.is_started) shared.is_started = StartOwnThread("sluice-values", ReadValues);
+    if (!shared.is_started) {
+      shared.is_started =
+          StartOwnThread("sluice-values", ReadValues) && StartOwnThread("sluice-words", ReadBesideTheDriver);
+    }
     Place& place = shared.places[home];
     // Calls of the driver under the lock, but none that waits for the GPU.
     const ContextScope in_home(home);

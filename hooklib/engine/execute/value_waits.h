@@ -3,7 +3,8 @@
 // writes into a cell beside that, a thread of the engine's reads the application's word, and raises the first cell when
 // the word holds the awaited value.
 //
-// The word is read by copies, on a stream of the engine's own: a read by the CPU would move its page.
+// The word is read by copies, on a stream of the engine's own: a read by the CPU would move its page. The CPU reads it
+// where the copy waits for a lock of the driver's.
 #ifndef SLUICE_HOOKLIB_ENGINE_EXECUTE_VALUE_WAITS_H_
 #define SLUICE_HOOKLIB_ENGINE_EXECUTE_VALUE_WAITS_H_
 
