@@ -121,6 +121,13 @@ int SaveContents(const ContentMap& content, uint64_t size, int card) {
   std::vector<std::pair<std::shared_ptr<Bytes>, std::pair<uint64_t, uint64_t>>> data;
   content.Visit(0, size, [&](const Segment& g, uint64_t begin, uint64_t end) {
     const uint64_t shift = begin - static_cast<uint64_t>(g.origin);
+    // Parts of one copy stay one part: a digest takes them together.
+    if (g.kind == Segment::kBytes && !list.empty() && list.back().kind == Segment::kBytes &&
+        data.back().first == g.bytes && list.back().shift + list.back().length == shift) {
+      list.back().length += end - begin;
+      data.back().second.second += end - begin;
+      return;
+    }
     list.push_back({begin, end - begin, g.value, shift, g.kind});
     if (g.kind == Segment::kBytes) data.push_back({g.bytes, {shift, end - begin}});
   });
@@ -211,6 +218,11 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle, unsigned
     ++one.count;
     *out = address;
     return CUDA_SUCCESS;
+  }
+  // One context of a card alone opens the memory of a process (H100, driver 580).
+  for (const auto& [address, one] : Opened()) {
+    const bool is_of_process = std::memcmp(&one.handle, &handle, sizeof(HandleText::process)) == 0;
+    NEED(one.context == context || one.context->card != context->card || !is_of_process, CUDA_ERROR_INVALID_HANDLE);
   }
   int file = -1;
   uint64_t offset = 0;

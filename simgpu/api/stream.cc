@@ -127,16 +127,17 @@ CUresult Record(simgpu::Call& call, CUevent e, CUstream stream) {
   const auto& gates = stream->sim->gates;
   const bool waits = std::any_of(gates.begin(), gates.end(), [](const auto& gate) { return !gate->done; });
   if (joins || waits) {
+    simgpu::RecordShared(call, e, stream);
     Op* op = Sim().NewOp(OpKind::kFence);
     auto fence = std::make_shared<simgpu::Fence>();
     op->fence = fence;
     Sim().Submit(call.lock, stream->sim, op);
     e->fence = fence;
-    simgpu::RecordShared(call, e, stream);
     return CUDA_SUCCESS;
   }
-  e->fence = Sim().SubmitFence(call.lock, stream->sim);
+  // Before the fence: a wait for the event has then seen other processes' state change.
   simgpu::RecordShared(call, e, stream);
+  e->fence = Sim().SubmitFence(call.lock, stream->sim);
   return CUDA_SUCCESS;
 }
 

@@ -42,6 +42,17 @@ const char* const kText[] = {
 
 }  // namespace
 
+Peer PeerOf(const std::vector<Step>& steps) {
+  Peer found = Peer::kNone;
+  for (const Step& step : steps) {
+    if (step.kind == kOpenBlock) return Peer::kExports;
+    const bool asks = step.kind == kShareBlock || step.kind == kShareMapped || step.kind == kSharePooled ||
+                      step.kind == kShareEvent || step.kind == kImportMapped;
+    if (asks) found = Peer::kReads;
+  }
+  return found;
+}
+
 int Execute(const std::vector<Step>& steps) {
   for (size_t i = 0; i < steps.size(); ++i) {
     const Step& step = steps[i];
@@ -86,7 +97,10 @@ std::string Print(const std::vector<Step>& steps, const std::string& title) {
   std::string text =
       "// " + title + "\n#include \"test/differential/machine.h\"\n\nusing namespace differential;\n\n" +
       "#define OK(call) if (const CUresult r = (call); r != CUDA_SUCCESS) Record(\"%d: \" #call, r)\n\n" +
-      "int main() {\n  Start();\n  KeepText(true);\n";
+      "int main() {\n";
+  const Peer peer = PeerOf(steps);
+  if (peer != Peer::kNone) text += std::string("  StartPeer(") + (peer == Peer::kExports ? "true" : "false") + ");\n";
+  text += "  Start();\n  KeepText(true);\n";
   int group = 0, thread = -1;
   for (const Step& step : steps) {
     const std::string call = PrintStep(step);
@@ -109,6 +123,7 @@ std::string Print(const std::vector<Step>& steps, const std::string& title) {
       text += "  OK(On(" + std::to_string(step.thread) + ", [] { return " + call + "; }));\n";
     }
   }
+  if (peer != Peer::kNone) text += "  EndPeer();\n";
   return text + "  EndThreads();\n  puts(RecordText());\n}\n";
 }
 

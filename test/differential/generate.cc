@@ -44,6 +44,9 @@ constexpr Weight kMoreWeights[] = {{OpKind::kStore, 5}, {OpKind::kUnpack, 2}, {O
 // Of the third forms.
 constexpr Weight kLatestWeights[] = {{OpKind::kBarred, 4}};
 
+// Of programs with a second process.
+constexpr Weight kPeerWeights[] = {{OpKind::kShare, 8}, {OpKind::kImport, 4}};
+
 class Generator {
  public:
   Generator(uint64_t seed, const Target& target) : random_(seed), world_(target) {
@@ -64,6 +67,12 @@ class Generator {
     for (size_t i = 0; target.forms >= 3 && i < std::size(kLatestWeights); ++i) {
       latest_[i] = kLatestWeights[i].weight * random_.Below(4);
       total_ += latest_[i];
+    }
+    // A second process costs as much time as the program: one program of six has it.
+    has_peer_ = target.peers && random_.OneIn(6);
+    for (size_t i = 0; has_peer_ && i < std::size(kPeerWeights); ++i) {
+      peer_[i] = kPeerWeights[i].weight * (1 + random_.Below(3));
+      total_ += peer_[i];
     }
   }
 
@@ -89,8 +98,12 @@ class Generator {
       if (at < more_[i]) return kMoreWeights[i].kind;
       at -= more_[i];
     }
-    for (i = 0; at >= latest_[i]; ++i) at -= latest_[i];
-    return kLatestWeights[i].kind;
+    for (i = 0; i < std::size(kLatestWeights); ++i) {
+      if (at < latest_[i]) return kLatestWeights[i].kind;
+      at -= latest_[i];
+    }
+    for (i = 0; at >= peer_[i]; ++i) at -= peer_[i];
+    return kPeerWeights[i].kind;
   }
   // One of the numbers below `count` for which `is` holds, or -1.
   template <class F>
@@ -112,6 +125,13 @@ class Generator {
     return OneOf(kMaxBlocks, [&](int i) {
       return world_.blocks[i].live && world_.blocks[i].kind == kManagedMemory && !world_.blocks[i].host;
     });
+  }
+  int Shareable() {
+    // Most blocks are of cuMemAlloc, which the hook does not export.
+    const int found =
+        OneOf(kMaxBlocks, [&](int i) { return world_.IsShareable(i) && world_.blocks[i].kind != kAllocated; });
+    if (found >= 0 && !random_.OneIn(3)) return found;
+    return OneOf(kMaxBlocks, [&](int i) { return world_.IsShareable(i); });
   }
   int ContextNumber() {
     return OneOf(kMaxContexts, [&](int i) { return world_.contexts[i].live; });
@@ -156,6 +176,7 @@ class Generator {
       case OpKind::kMakeBlock:
         op.a = next_block_ < kMaxBlocks - 1 ? next_block_++ : 0;
         op.b = random_.OneIn(3) ? kAllocated : random_.Below(kBlockKinds);
+        if (has_peer_ && random_.OneIn(3)) op.b = random_.OneIn(2) ? kFromPool : kMapped;
         op.c = OneOf(kMaxPools, [&](int i) { return world_.pools[i] >= 0; });
         break;
       case OpKind::kHostBlock:
@@ -223,6 +244,17 @@ class Generator {
       case OpKind::kPast:
         op.b = Block(false);
         break;
+      case OpKind::kShare:
+        op.a = Shareable();
+        if (random_.OneIn(3) && next_block_ < kMaxBlocks - 2 && next_pool_ < kMaxPools) {
+          op.b = next_block_++;
+          op.c = next_pool_++;
+        }
+        break;
+      case OpKind::kImport:
+        op.a = next_block_ < kMaxBlocks - 1 ? next_block_++ : 0;
+        op.b = ContextNumber();
+        break;
       case OpKind::kSlices:
         op.a = Defined();
         op.b = Defined();
@@ -247,6 +279,7 @@ class Generator {
       case OpKind::kBeginCapture:
         op.a = next_graph_ < kMaxGraphs ? next_graph_++ : 0;
         op.b = OneOf(kMaxStreams, [&](int i) { return world_.streams[i].live; });
+        if (world_.target().appends) op.c = LiveGraph();
         break;
       case OpKind::kEndCapture:
         op.a = OneOf(kMaxGraphs, [&](int i) { return world_.captures[i].open; });
@@ -295,8 +328,10 @@ class Generator {
 
   Random random_;
   World world_;
-  int weights_[std::size(kWeights)], more_[std::size(kMoreWeights)] = {}, latest_[std::size(kLatestWeights)] = {};
+  int weights_[std::size(kWeights)], more_[std::size(kMoreWeights)] = {}, latest_[std::size(kLatestWeights)] = {},
+                                     peer_[std::size(kPeerWeights)] = {};
   int total_, threads_;
+  bool has_peer_ = false;
   int next_context_ = 2, next_stream_ = 3, next_block_ = 0, next_pool_ = 0, next_graph_ = 0;
 };
 

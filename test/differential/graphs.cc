@@ -1,4 +1,5 @@
 // Graphs of generated programs that are built node by node.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -119,6 +120,27 @@ CUresult AddBody(CUgraph graph, CUcontext context, CUgraph* body) {
 #endif
 }
 
+// The nodes that no other node follows.
+CUresult Leaves(CUgraph graph, std::vector<CUgraphNode>* out) {
+  size_t nodes = 0, edges = 0;
+  TRY(cuGraphGetNodes(graph, nullptr, &nodes));
+  out->resize(nodes);
+  if (nodes == 0) return CUDA_SUCCESS;
+  TRY(cuGraphGetNodes(graph, out->data(), &nodes));
+#if CUDA_VERSION >= 13000
+  TRY(cuGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
+  std::vector<CUgraphNode> from(edges), to(edges);
+  if (edges != 0) TRY(cuGraphGetEdges(graph, from.data(), to.data(), nullptr, &edges));
+#else
+  TRY(cuGraphGetEdges(graph, nullptr, nullptr, &edges));
+  std::vector<CUgraphNode> from(edges), to(edges);
+  if (edges != 0) TRY(cuGraphGetEdges(graph, from.data(), to.data(), &edges));
+#endif
+  const auto has_next = [&](CUgraphNode node) { return std::find(from.begin(), from.end(), node) != from.end(); };
+  out->erase(std::remove_if(out->begin(), out->end(), has_next), out->end());
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult BuildGraph(int graph, GraphShape shape, CUdeviceptr data, CUdeviceptr copy, size_t bytes, uint64_t k,
@@ -156,6 +178,16 @@ CUresult SetNode(int graph, int module, CUdeviceptr data, size_t bytes, uint64_t
   void* params[] = {&values[0], &values[1], &values[2]};
   const CUDA_KERNEL_NODE_PARAMS kernel = UpdateNode(module, params);
   return cuGraphExecKernelNodeSetParams(x[graph], g_nodes[graph], &kernel);
+}
+CUresult CaptureTo(CUstream stream, int graph, CUstreamCaptureMode mode, bool is_new) {
+#if CUDA_VERSION >= 12030
+  if (is_new) TRY(cuGraphCreate(&g[graph], 0));
+  std::vector<CUgraphNode> leaves;
+  TRY(Leaves(g[graph], &leaves));
+  return cuStreamBeginCaptureToGraph(stream, g[graph], leaves.data(), nullptr, leaves.size(), mode);
+#else
+  return CUDA_ERROR_NOT_SUPPORTED;
+#endif
 }
 CUresult Instantiate(CUgraphExec* out, CUgraph graph) { return cuGraphInstantiateWithFlags(out, graph, 0); }
 CUresult UpdateExec(CUgraphExec exec, CUgraph graph) {

@@ -7,8 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -59,13 +57,6 @@ CUmemLocation At(int device) {
   return at;
 }
 
-CUmemAllocationProp Properties(int device) {
-  CUmemAllocationProp prop{};
-  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  prop.location = At(device);
-  return prop;
-}
-
 }  // namespace
 
 bool Simulated() { return g_digest != nullptr; }
@@ -104,91 +95,6 @@ CUresult MakePool(CUmemoryPool* out, int device) {
   props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   props.location = At(device);
   return cuMemPoolCreate(out, &props);
-}
-
-namespace {
-
-constexpr size_t kNeighbor = size_t{2} << 20;
-
-struct MappedBlock {
-  CUdeviceptr reserved;
-  size_t bytes;
-  bool has_neighbor;
-  CUmemGenericAllocationHandle kept;  // 0: released
-};
-std::mutex g_mapped_mutex;
-std::map<CUdeviceptr, MappedBlock>& MappedBlocks() {
-  static auto& all = *new std::map<CUdeviceptr, MappedBlock>;
-  return all;
-}
-
-CUresult MapAt(CUdeviceptr at, size_t bytes, int device, CUmemGenericAllocationHandle handle) {
-  TRY(cuMemMap(at, bytes, 0, handle, 0));
-  const CUmemAccessDesc access{At(device), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  return cuMemSetAccess(at, bytes, &access, 1);
-}
-CUresult MapNeighbor(CUdeviceptr at, int device) {
-  const CUmemAllocationProp prop = Properties(device);
-  CUmemGenericAllocationHandle handle = 0;
-  TRY(cuMemCreate(&handle, kNeighbor, &prop, 0));
-  TRY(MapAt(at, kNeighbor, device, handle));
-  return cuMemRelease(handle);
-}
-
-}  // namespace
-
-CUresult Map(CUdeviceptr* out, size_t bytes, int device, int form) {
-  CUmemAllocationProp prop = Properties(device);
-  if ((form & 16) != 0) prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  size_t granularity = 0;
-  TRY(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-  Record("granularity %zu", granularity);
-  MappedBlock block{0, bytes + 2 * kNeighbor, (form & 2) != 0, 0};
-  if ((form & 1) != 0) TRY(cuMemCreate(&block.kept, bytes, &prop, 0));
-  TRY(cuMemAddressReserve(&block.reserved, block.bytes, 0, 0, 0));
-  if ((form & 1) == 0) TRY(cuMemCreate(&block.kept, bytes, &prop, 0));
-  *out = block.reserved + kNeighbor;
-  if ((form & 2) != 0) TRY(MapNeighbor(block.reserved, device));
-  if ((form & 4) != 0) TRY(MapNeighbor(*out + bytes, device));
-  TRY(MapAt(*out, bytes, device, block.kept));
-  if ((form & 4) != 0) TRY(cuMemUnmap(*out + bytes, kNeighbor));
-  if ((form & 8) == 0) {
-    TRY(cuMemRelease(block.kept));
-    block.kept = 0;
-  }
-  CUdeviceptr base = 0;
-  size_t range = 0;
-  TRY(cuMemGetAddressRange(&base, &range, *out + 100));
-  Record("range %d %zu", base == *out, range);
-  const std::lock_guard lock(g_mapped_mutex);
-  MappedBlocks()[*out] = block;
-  return CUDA_SUCCESS;
-}
-CUresult Remap(CUdeviceptr at, size_t bytes, int device, bool elsewhere) {
-  CUmemGenericAllocationHandle handle = 0;
-  TRY(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(at)));
-  TRY(cuMemUnmap(at, bytes));
-  if (elsewhere) {
-    CUdeviceptr other = 0;
-    TRY(cuMemAddressReserve(&other, bytes, 0, 0, 0));
-    TRY(MapAt(other, bytes, device, handle));
-    TRY(cuMemUnmap(other, bytes));
-    TRY(cuMemAddressFree(other, bytes));
-  }
-  TRY(MapAt(at, bytes, device, handle));
-  return cuMemRelease(handle);
-}
-CUresult Unmap(CUdeviceptr at, size_t bytes) {
-  MappedBlock block{};
-  {
-    const std::lock_guard lock(g_mapped_mutex);
-    block = MappedBlocks()[at];
-    MappedBlocks().erase(at);
-  }
-  const CUdeviceptr from = block.has_neighbor ? block.reserved : at;
-  TRY(cuMemUnmap(from, at + bytes - from));
-  if (block.kept != 0) TRY(cuMemRelease(block.kept));
-  return cuMemAddressFree(block.reserved, block.bytes);
 }
 
 CUresult Register(void** out, size_t bytes) {
@@ -305,14 +211,20 @@ CUresult FillHost(void* memory, size_t bytes, uint64_t seed) {
   return CUDA_SUCCESS;
 }
 
-CUresult CheckBlock(int block, size_t bytes) {
+CUresult Digest(CUdeviceptr at, size_t bytes, uint64_t* out) {
   if (Simulated()) {
-    Record("block %d: %016llx", block, static_cast<unsigned long long>(g_digest(p[block], bytes)));
+    *out = g_digest(at, bytes);
     return CUDA_SUCCESS;
   }
   std::vector<unsigned char> copy(bytes);
-  TRY(cuMemcpyDtoH(copy.data(), p[block], bytes));
-  Record("block %d: %016llx", block, static_cast<unsigned long long>(HashBytes(copy.data(), bytes)));
+  TRY(cuMemcpyDtoH(copy.data(), at, bytes));
+  *out = HashBytes(copy.data(), bytes);
+  return CUDA_SUCCESS;
+}
+CUresult CheckBlock(int block, size_t bytes) {
+  uint64_t digest = 0;
+  TRY(Digest(p[block], bytes, &digest));
+  Record("block %d: %016llx", block, static_cast<unsigned long long>(digest));
   return CUDA_SUCCESS;
 }
 CUresult CheckHost(int block, size_t bytes) {

@@ -76,6 +76,9 @@ CUresult Map(CUdeviceptr* out, size_t bytes, int device, int form);
 // Unmaps it and maps the same memory there again; `elsewhere`: and in another place in between.
 CUresult Remap(CUdeviceptr at, size_t bytes, int device, bool elsewhere);
 CUresult Unmap(CUdeviceptr at, size_t bytes);
+// Maps a handle at an address of its own. KeepMapping(): Unmap() is to end it.
+CUresult MapHandle(CUdeviceptr* out, size_t bytes, int device, CUmemGenericAllocationHandle handle);
+void KeepMapping(CUdeviceptr at, size_t bytes);
 // Maps the memory that is mapped at `at` a second time for a moment; exports it. The hook may refuse either, beside
 // threads that queue work: the contents stay.
 CUresult Alias(CUdeviceptr at, size_t bytes, int device);
@@ -117,6 +120,8 @@ CUresult BuildGraph(int graph, GraphShape shape, CUdeviceptr data, CUdeviceptr c
 CUDA_KERNEL_NODE_PARAMS UpdateNode(int module, void** params);
 // Gives the kernel node of x[graph], made by BuildGraph() in a graph of its own, another `k`.
 CUresult SetNode(int graph, int module, CUdeviceptr data, size_t bytes, uint64_t k);
+// Captures a stream's work into `graph`, behind the nodes that it has. `is_new`: it is made first.
+CUresult CaptureTo(CUstream stream, int graph, CUstreamCaptureMode mode, bool is_new);
 CUresult Instantiate(CUgraphExec* out, CUgraph graph);
 // Stops the update of an executable graph by the graph that it was made of.
 CUresult UpdateExec(CUgraphExec exec, CUgraph graph);
@@ -149,6 +154,8 @@ CUresult WriteValues(CUdeviceptr at, uint32_t value, CUstream stream, bool batch
 CUresult FillHost(void* memory, size_t bytes, uint64_t seed);
 // Observations: each notes values in the program's record, which runs are compared by. `first` is the range's begin.
 CUresult CheckBlock(int block, size_t bytes);
+// The hash of memory whose contents no work changes.
+CUresult Digest(CUdeviceptr at, size_t bytes, uint64_t* out);
 CUresult CheckHost(int block, size_t bytes);
 CUresult AskRange(CUdeviceptr block, size_t offset, size_t bytes);
 CUresult AskAttributes(int block, size_t offset);
@@ -220,5 +227,7 @@ uint64_t RecordHash();
 const char* RecordText();
 
 }  // namespace differential
+
+#include "peer.h"  // printed programs include machine.h alone
 
 #endif  // SLUICE_TEST_DIFFERENTIAL_MACHINE_H_

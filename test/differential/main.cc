@@ -4,8 +4,10 @@
 // `run` prints a line "SEED STATUS HASH STEPS" for each program. STATUS: ok, a step that failed (step N), a signal or
 // an exit status (died N), or `hangs`. --drop leaves operations out, which shrinks a program. --text prints all
 // observations. The same seed makes the same program, hooked or not; differential_test.py compares them.
+#include <execinfo.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <set>
 #include <string>
 
@@ -37,7 +40,8 @@ int Usage(const std::string& wrong) {
   std::fprintf(stderr,
                "differential: %s\nusage: differential run FIRST LAST | print SEED | count SEED, with [--ops N] [--drop "
                "I,J] [--gpus N] "
-               "[--green] [--discard] [--textures] [--forms 5] [--waits] [--text] [--seconds N] [--until SECONDS]\n",
+               "[--green] [--discard] [--textures] [--forms 5] [--waits] [--peers] [--appends] [--text] [--seconds N] "
+               "[--until SECONDS]\n",
                wrong.c_str());
   return 2;
 }
@@ -51,13 +55,34 @@ std::vector<Step> Make(uint64_t seed, const Options& options) {
   return Lower(kept, options.target);
 }
 
+// A program that hangs prints the stack of each of its threads before it is killed.
+void PrintStack(int) {
+  void* frames[48];
+  backtrace_symbols_fd(frames, backtrace(frames, 48), STDERR_FILENO);
+  [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, "\n", 1);
+}
+void PrintStacks(pid_t child) {
+  const std::string tasks = "/proc/" + std::to_string(child) + "/task";
+  for (const auto& task : std::filesystem::directory_iterator(tasks, std::filesystem::directory_options())) {
+    const auto thread = static_cast<pid_t>(std::atoi(task.path().filename().c_str()));
+    std::fprintf(stderr, "program %d, thread %d:\n", child, thread);
+    syscall(SYS_tgkill, child, thread, SIGUSR2);
+    usleep(100000);
+  }
+}
+
 // In the child process.
 void RunProgram(uint64_t seed, const Options& options, int out) {
   const std::vector<Step> steps = Make(seed, options);
   KeepText(options.text);
+  void* frame = nullptr;
+  (void)backtrace(&frame, 1);  // loads what it needs: a handler may not
+  signal(SIGUSR2, PrintStack);
+  if (const Peer peer = PeerOf(steps); peer != Peer::kNone) StartPeer(peer == Peer::kExports, out);
   Start();
   const int failed = Execute(steps);
   EndThreads();
+  EndPeer();
   char line[128];
   if (failed < 0) {
     std::snprintf(line, sizeof line, "ok %016llx %zu\n", static_cast<unsigned long long>(RecordHash()), steps.size());
@@ -113,6 +138,7 @@ void RunOne(uint64_t seed, const Options& options) {
     usleep(200);
   }
   if (hangs) {
+    PrintStacks(child);
     kill(child, SIGKILL);
     waitpid(child, &status, 0);
     std::printf("%llu hangs\n", static_cast<unsigned long long>(seed));
@@ -141,6 +167,10 @@ int main(int argc, char** argv) {
       options.target.discard = true;
     } else if (word == "--waits") {
       options.target.waits = true;
+    } else if (word == "--peers") {
+      options.target.peers = true;
+    } else if (word == "--appends") {
+      options.target.appends = true;
     } else if (word == "--textures") {
       options.target.textures = true;
     } else if (word.rfind("--", 0) == 0) {

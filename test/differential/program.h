@@ -78,6 +78,9 @@ enum class OpKind {
   kPast,
   // Of the third forms.
   kBarred,
+  // Of programs with a second process (Target::peers).
+  kShare,
+  kImport,
 };
 
 // An operation names objects by the numbers that they were made with. Without the operation that made an object, those
@@ -117,6 +120,10 @@ struct Target {
   int forms = 1;
   // Programs rely on cuMemFree's wait, and on frees, and the legacy stream's events, as parts of its barrier.
   bool waits = false;
+  // A second process shares memory and events with the program.
+  bool peers = false;
+  // Captures into graphs that exist.
+  bool appends = false;
   // GPU memory that a program holds at most, in bytes.
   int64_t live_bytes = 256 << 20;
 };
@@ -124,6 +131,10 @@ struct Target {
 std::vector<Op> Generate(uint64_t seed, int count, const Target& target);
 // The steps of a program; operations that are not possible where they stand are left out.
 std::vector<Step> Lower(const std::vector<Op>& program, const Target& target);
+
+// Whether a program has a second process, and whether that exports memory of cuMemAlloc.
+enum class Peer { kNone, kReads, kExports };
+Peer PeerOf(const std::vector<Step>& steps);
 
 // Executes the steps; stops at the first call that fails, which is recorded. Returns its number, or -1.
 int Execute(const std::vector<Step>& steps);

@@ -14,7 +14,8 @@ World::World(const Target& target)
       target_(target),
       gates_(kMaxContexts),
       events_(kMaxContexts),
-      unpacks_(kMaxPools) {
+      unpacks_(kMaxPools),
+      shares_(kMaxPools) {
   std::fill(current_, current_ + kMaxThreads, -1);
   for (int device = 0; device < target.gpus; ++device) {
     contexts[device] = {true, true, false, device, device};
@@ -57,6 +58,8 @@ bool World::Do(const Op& op) {
     case OpKind::kUnpack:
     case OpKind::kPast:
     case OpKind::kBarred:
+    case OpKind::kShare:
+    case OpKind::kImport:
       return DoWork(op);
     case OpKind::kBeginCapture:
     case OpKind::kEndCapture:

@@ -22,7 +22,8 @@ enum BlockKind {
   kMapped,
   kGlobalOfModule,
   kInArray,
-  kBlockKinds
+  kBlockKinds,
+  kOpened = kBlockKinds  // of another process
 };
 
 struct Context {
@@ -81,6 +82,9 @@ class World {
   bool Apply(const Op& op);
   // Waits for all work, compares all contents, and frees everything by calls if `r` says so.
   void Finish(uint64_t r);
+
+  // Whether another process may use the block, once its work is done.
+  bool IsShareable(int block) const;
 
   const Target& target() const { return target_; }
   const Table<Step>& steps() const { return steps_; }
@@ -163,6 +167,10 @@ class World {
   bool Unpack(const Op& op, Random& random);
   bool Past(const Op& op, Random& random);
   bool Barred(const Op& op, Random& random);
+  bool Share(const Op& op, Random& random);
+  bool SharePooled(const Op& op, Random& random);
+  bool Import(const Op& op, Random& random);
+  bool BeginCapture(const Op& op, Random& random);
   bool AskMarks(int pool, int thread);
   bool FailAtLast(Random& random);
   bool LaunchExec(const Op& op, Random& random);
@@ -179,6 +187,7 @@ class World {
   Table<std::vector<int>> events_;  // of each context
   int next_event_ = 0, next_mark_ = 0, next_word_ = 0, next_semaphore_ = 0;
   std::vector<bool> unpacks_;   // of each pool: it is for decompression
+  std::vector<bool> shares_;    // of each pool: another process may use its memory
   bool is_attached_ = false;    // an attachment is ordered, of which nothing says that it waits for gates
   int group_ = 0, groups_ = 0;  // of the steps that are emitted
   int group_line_ = -1;         // in a group: of the one stream whose order the thread knows

@@ -8,20 +8,8 @@ namespace differential {
 bool World::DoGraph(const Op& op) {
   Random random(op.r);
   switch (op.kind) {
-    case OpKind::kBeginCapture: {
-      // a: the graph's number, b: the stream
-      if (!LiveStream(op.b) || streams[op.b].capture >= 0 || streams[op.b].number < 3) return false;
-      if (graphs[op.a].live || captures[op.a].open || captures[op.a].stream >= 0) return false;
-      Stream& stream = streams[op.b];
-      const int mode = random.Below(3);
-      stream.capture = op.a;
-      captures[op.a] = {true, op.b, op.thread, mode};
-      graphs[op.a] = Graph{};
-      graphs[op.a].context = stream.context;
-      Use(op.thread, stream.context);
-      Emit(kBeginCapture, op.thread, {stream.number, mode});
-      return true;
-    }
+    case OpKind::kBeginCapture:
+      return BeginCapture(op, random);
     case OpKind::kEndCapture: {
       Capture& capture = captures[op.a];
       if (!capture.open) return false;
@@ -107,6 +95,32 @@ bool World::DoGraph(const Op& op) {
     default:
       return false;
   }
+}
+
+// a: the graph's number, b: the stream, c: a graph that the work may be added to.
+bool World::BeginCapture(const Op& op, Random& random) {
+  if (!LiveStream(op.b) || streams[op.b].capture >= 0 || streams[op.b].number < 3) return false;
+  if (graphs[op.a].live || captures[op.a].open || captures[op.a].stream >= 0) return false;
+  Stream& stream = streams[op.b];
+  const int mode = random.Below(3);
+  const bool to_graph = target_.appends && random.OneIn(3);
+  const bool is_added = to_graph && op.c >= 0 && graphs[op.c].live && !graphs[op.c].has_exec &&
+                        graphs[op.c].context == stream.context && random.OneIn(2) && Unsafe(op.thread);
+  const int graph = is_added ? op.c : op.a;
+  if (!is_added) {
+    graphs[graph] = Graph{};
+    graphs[graph].context = stream.context;
+  }
+  graphs[graph].live = false;  // until the capture ends
+  stream.capture = graph;
+  captures[graph] = {true, op.b, op.thread, mode};
+  Use(op.thread, stream.context);
+  if (to_graph) {
+    Emit(kCaptureTo, op.thread, {stream.number, graph, mode, !is_added});
+  } else {
+    Emit(kBeginCapture, op.thread, {stream.number, mode});
+  }
+  return true;
 }
 
 // Memory that a graph allocates, uses and frees itself.

@@ -38,7 +38,7 @@ bool World::DoObjects(const Op& op) {
       for (const Block& one : blocks) {
         if (one.live && one.context == device && (one.kind == kStreamOrdered || one.kind == kFromPool || one.host))
           return false;
-        if (one.live && one.context == device && one.kind == kMapped) return false;
+        if (one.live && one.context == device && (one.kind == kMapped || one.kind == kOpened)) return false;
       }
       if (!SyncContext(device, op.thread)) return false;
       // Work of other contexts' streams may still use its memory.
@@ -90,6 +90,12 @@ bool World::DoObjects(const Op& op) {
     case OpKind::kMakePool:
       if (pools[op.a] >= 0 || !Unsafe(op.thread)) return false;
       pools[op.a] = random.Below(target_.gpus);
+      shares_[op.a] = target_.peers && random.OneIn(2);
+      if (shares_[op.a]) {
+        unpacks_[op.a] = false;
+        Emit(kMakeSharedPool, op.thread, {op.a, pools[op.a]});
+        return true;
+      }
       unpacks_[op.a] = target_.forms >= 2 && target_.discard && random.OneIn(2);
       if (unpacks_[op.a]) {
         Emit(kMakeUnpackPool, op.thread, {op.a, pools[op.a]});
@@ -202,7 +208,7 @@ bool World::EndContext(const Op& op, Random&) {
   const int context = op.a;
   if (!contexts[context].live || contexts[context].primary || !SyncFree(context)) return false;
   for (const Block& one : blocks) {
-    if (one.live && one.context == context && (one.kind == kMapped || one.host)) return false;
+    if (one.live && one.context == context && (one.kind == kMapped || one.kind == kOpened || one.host)) return false;
   }
   if (contexts[context].green) {
     // Its streams end first, idle; memory belongs to the primary context and stays.
@@ -321,6 +327,7 @@ bool World::Ask(const Op& op, Random& random) {
   Use(op.thread, block.context);
   const int64_t offset = random.Below(static_cast<int>(block.bytes));
   if (block.kind == kGlobalOfModule || block.kind == kMapped || block.kind == kInArray) return false;
+  if (block.kind == kOpened) return false;
   if (random.OneIn(3)) {
     if (block.kind == kManagedMemory) {
       Emit(kAskManaged, op.thread, {op.b, block.bytes, target_.gpus});

@@ -43,7 +43,7 @@ bool World::MakeBlock(const Op& op, Random& random) {
     if (streams[stream].capture >= 0 || !Unsafe(op.thread) || !Unsafe(ThreadFor(stream, op.thread))) return false;
     if (streams[stream].number == 0 && !LegacyFree(block.context)) return false;
     if (block.kind == kFromPool && (op.c < 0 || pools[op.c] != contexts[block.context].device)) return false;
-    if (block.kind == kFromPool && unpacks_[op.c]) {  // the driver's own, also under the hook
+    if (block.kind == kFromPool && (unpacks_[op.c] || shares_[op.c])) {  // the driver's own, also under the hook
       block.is_plain = true;
       block.bytes = std::min<int64_t>(block.bytes, 2 << 20);
       if (unmanaged_bytes + block.bytes > kMaxMapped) return false;
@@ -123,7 +123,8 @@ bool World::MakeBlock(const Op& op, Random& random) {
 
 void World::FreeBlock(int block) {
   if (!blocks[block].host) live_bytes -= blocks[block].bytes;
-  const bool is_plain = blocks[block].kind == kMapped || blocks[block].kind == kInArray || blocks[block].is_plain;
+  const BlockKind kind = blocks[block].kind;
+  const bool is_plain = kind == kMapped || kind == kInArray || kind == kOpened || blocks[block].is_plain;
   if (is_plain) unmanaged_bytes -= blocks[block].bytes;
   blocks[block].live = false;
 }
@@ -159,7 +160,8 @@ bool World::EndBlock(const Op& op, Random& random) {
   }
   if (!Unsafe(op.thread)) return false;
   // cuMemFree waits for the work that uses the memory; the other ways do not.
-  const bool waits = !block.host && !ordered && block.kind != kMapped && block.kind != kInArray && !block.texture;
+  const bool waits = !block.host && !ordered && block.kind != kMapped && block.kind != kOpened &&
+                     block.kind != kInArray && !block.texture;
   if (!waits && !OrderBlock(-1, op.a, true, op.thread, random)) return false;
   // It waits for its own context's work: that of another context met freed memory (700, H100, driver 580, seed 88).
   std::vector<Stamp> uses = block.reads;
@@ -182,6 +184,9 @@ bool World::EndBlock(const Op& op, Random& random) {
       Emit(kEndArray, op.thread, {op.a});
     } else if (block.kind == kMapped) {
       Emit(kUnmap, op.thread, {op.a, block.bytes});
+    } else if (block.kind == kOpened) {
+      Use(op.thread, block.context);
+      Emit(kCloseBlock, op.thread, {op.a});
     } else {
       Emit(kFree, op.thread, {op.a});
       // Beside a capture the hook does not wait for work that only calls which break it would show.
@@ -207,6 +212,8 @@ bool World::DoWork(const Op& op) {
   if (op.kind == OpKind::kUnpack) return Unpack(op, random);
   if (op.kind == OpKind::kPast) return Past(op, random);
   if (op.kind == OpKind::kBarred) return Barred(op, random);
+  if (op.kind == OpKind::kShare) return Share(op, random);
+  if (op.kind == OpKind::kImport) return Import(op, random);
   if (op.kind == OpKind::kHostFill) {
     if (!Live(op.a) || !blocks[op.a].host || !OrderBlock(-1, op.a, true, op.thread, random)) return false;
     Emit(kFillHost, op.thread, {op.a, blocks[op.a].bytes, random.Below(1000)});
