@@ -42,9 +42,9 @@ add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-declarati
 # Paths relative to the source: reproducible objects, and ccache hits across clones.
 add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
 
-# Tests' time limits are for a build without a sanitizer, times this factor. sluice_timeout(TEST SECONDS) sets one.
+# Tests' time limits are for a build without a sanitizer and without qemu, times this factor. sluice_timeout(TEST SECONDS) sets one.
 set(SLUICE_TIME_FACTOR 1)
-if(SLUICE_SANITIZE)
+if(SLUICE_SANITIZE OR CMAKE_CROSSCOMPILING)
   set(SLUICE_TIME_FACTOR 5)
 endif()
 function(sluice_timeout test seconds)

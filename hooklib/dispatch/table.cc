@@ -91,10 +91,14 @@ struct Guarded<Defined, Member, kRule, kPerThread, CUresult(Args...)> {
         if (const CUresult answer = Ask(args...); answer != CUDA_SUCCESS) return answer;
       }
     }
+    auto* defined = Defined;
+#ifdef __aarch64__  // clang jumps to no weak symbol there (AAELF64), so the address goes through a register
+    asm("" : "+r"(defined));
+#endif
 #ifdef __clang__
     [[clang::musttail]]
 #endif
-    return Defined(args...);
+    return defined(args...);
   }
 };
 

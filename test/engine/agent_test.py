@@ -8,7 +8,8 @@ import sys
 import tempfile
 import time
 
-from engine_agent import (
+from engine_rig import LARGE, MIB, SMALL, expect, gpu_uuid, main, run, start, test
+from played_agent import (
     EVICTED_BYTES,
     FETCHED_BYTES,
     LAUNCHES,
@@ -20,12 +21,10 @@ from engine_agent import (
     Agent,
     budget_frame,
     counter,
-    gpu_uuid,
     grant_frame,
     token_of,
     welcome,
 )
-from engine_rig import LARGE, MIB, SMALL, expect, main, run, start, test
 
 
 @test

@@ -8,10 +8,10 @@ import sys
 import tempfile
 import time
 
-from engine_agent import Agent as PlayedAgent
-from engine_agent import budget_frame, gpu_uuid, memory_frame, welcome
 from engine_node import OUT_OF_MEMORY, Process, node
-from engine_rig import GIB, MIB, built, environment, expect, main, scenarios_program, skip_if_sanitized, test
+from engine_rig import GIB, MIB, built, environment, expect, gpu_uuid, main, scenarios_program, skip_if_sanitized, test
+from played_agent import Agent as PlayedAgent
+from played_agent import budget_frame, memory_frame, welcome
 
 # As nvidia-smi, nvitop, gpustat and DCGM do: NVML by dlopen, no call of CUDA.
 LOOK = """

@@ -8,8 +8,7 @@ import subprocess
 import tempfile
 import time
 
-from engine_agent import gpu_uuid
-from engine_rig import GIB, built, environment, expect, scenarios_program
+from engine_rig import GIB, built, environment, expect, gpu_uuid, scenarios_program
 
 OUT_OF_MEMORY = "2"
 

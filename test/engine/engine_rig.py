@@ -7,6 +7,7 @@ more than that. SCRIPT BUILD [NAME...] runs them; SCRIPT --list prints their nam
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -161,6 +162,12 @@ def run(
         str(outcome),
     )
     return outcome
+
+
+def gpu_uuid():
+    """The UUID of the simulated GPU, as the hook logs it."""
+    output = run("vmm_memory_counts", SMALL, env={"SLUICE_VMM": "unmanaged"}).err
+    return re.search(r"GPU-[0-9a-f-]+", output)[0].encode()
 
 
 def same(

@@ -10,8 +10,8 @@ import sys
 import tempfile
 import threading
 
-from engine_agent import Agent, budget_frame, gpu_uuid, welcome
-from engine_rig import LARGE, SMALL, expect, is_sanitized, main, run, same, scenario, skip_if_sanitized, test
+from engine_rig import LARGE, SMALL, expect, gpu_uuid, is_sanitized, main, run, same, scenario, skip_if_sanitized, test
+from played_agent import Agent, budget_frame, welcome
 
 scenario("impossible_sizes_are_refused", evicts=False)
 scenario("calls_return_in_a_forked_child", evicts=False)

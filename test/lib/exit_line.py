@@ -52,8 +52,3 @@ def total(lines, key):
     """The sum of a key over lines of several processes or GPUs; None without a line that has it."""
     values = [line[key] for line in lines if key in line]
     return sum(values) if values else None
-
-
-def logs_driver_pressure(text):
-    """Whether the hook logged that the driver evicts this process's memory, although it keeps within its budget."""
-    return "the driver evicts memory of this process" in text

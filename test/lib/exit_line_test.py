@@ -45,4 +45,3 @@ assert exit_line.logged(said, "WARN", "64.00 MiB", "memory-limit") == [found] an
 assert exit_line.logged(said, "WARN", "budget") == [] == exit_line.logged(said, "DEBUG")
 assert exit_line.events(said, "slow") == [{"gpu": "GPU-1"}]
 assert exit_line.attached(LINE) and not exit_line.attached(f"{status}\nexit pid=3\nsluice: exit pid 729 GPU-1: budget")
-assert exit_line.logs_driver_pressure("sluice: WARN GPU-1: the driver evicts memory of this process although it")

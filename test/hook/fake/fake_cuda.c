@@ -71,10 +71,16 @@ static void* alias(void* function) {
   for (int i = 0; i < used; ++i) {
     if (made[i] == function) return code + i * 16;
   }
-  unsigned char* at = (unsigned char*)code + used * 16; /* movabs $function, %rax; jmp *%rax */
+  unsigned char* at = (unsigned char*)code + used * 16;
+#ifdef __aarch64__ /* ldr x16, function; br x16; function: */
+  const unsigned load = 0x58000050, branch = 0xd61f0200;
+  memcpy(at, &load, 4), memcpy(at + 4, &branch, 4), memcpy(at + 8, &function, 8);
+#else /* movabs $function, %rax; jmp *%rax */
   at[0] = 0x48, at[1] = 0xb8;
   memcpy(at + 2, &function, 8);
   at[10] = 0xff, at[11] = 0xe0;
+#endif
+  __builtin___clear_cache((char*)at, (char*)at + 16);
   made[used++] = function;
   return at;
 }
