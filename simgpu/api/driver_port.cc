@@ -113,8 +113,8 @@ int Read(uint64_t address, void* out, size_t bytes) {
   return 0;
 }
 
-constexpr sluice_driver_port_table kTable = {SLUICE_DRIVER_PORT_VERSION, simgpu::UvmTools::Open, Control,
-                                             simgpu::EvictByThreads, WatchLocks, Read};
+constexpr sluice_driver_port_table kTable = {
+    SLUICE_DRIVER_PORT_VERSION, simgpu::UvmTools::Open, Control, simgpu::EvictByThreads, WatchLocks, Read};
 
 }  // namespace
 

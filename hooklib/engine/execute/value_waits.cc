@@ -125,8 +125,8 @@ Found Look(const Wait& wait, CUstream reader, volatile uint64_t* read) {
   if (!scope.is_current()) return Found::kGone;
   RelaxedCapture relaxed;
   *read = 0;
-  if (g_real.cuMemcpyDtoHAsync_v2(const_cast<uint64_t*>(read), wait.awaited.address, BytesOf(wait.awaited),
-                                  reader) != CUDA_SUCCESS ||
+  if (g_real.cuMemcpyDtoHAsync_v2(const_cast<uint64_t*>(read), wait.awaited.address, BytesOf(wait.awaited), reader) !=
+          CUDA_SUCCESS ||
       g_real.cuStreamSynchronize(reader) != CUDA_SUCCESS)
     return Found::kGone;
   return Holds(wait.awaited, *read) ? Found::kHolds : Found::kNotYet;
@@ -194,8 +194,8 @@ void* ReadValues(void*) {
   return nullptr;
 }
 
-// A call of the program's may hold a lock of the driver's until a stream goes on that waits here (cuGreenCtxCreate does;
-// H200, driver 580). The reader's calls then wait for that lock, and this thread reads the words instead.
+// A call of the program's may hold a lock of the driver's until a stream goes on that waits here (cuGreenCtxCreate
+// does; H200, driver 580). The reader's calls then wait for that lock, and this thread reads the words instead.
 void* ReadBesideTheDriver(void*) {
   constexpr std::chrono::milliseconds kPatience{5};
   const auto read = TheDriverPort().read;

@@ -16,7 +16,7 @@ constexpr uint64_t kMinSmallShare = 8;  // of the capacity: fewer bytes of small
 // this order:
 //  - the first `hot_chunks` chunks of set_, which more nodes use, most used first;
 //  - chunks that other launches used since the last graph (these would wait for their eviction and fetch);
-//  - chunks that may not be duplicated (a write-back takes 70 ms a GiB, dropping a duplicate 2);
+//  - chunks that may not be duplicated (a write-back takes 30 ms a GiB, dropping a duplicate 2);
 //  - resident chunks.
 // Missing hot chunks move from missing_ to
 // hot_missing_, and as many cold chunks are evicted, if they may be. `fits`: bytes for the whole set. `more`: bytes
