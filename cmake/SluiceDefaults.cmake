@@ -10,6 +10,16 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
 endif()
 
+# Line tables alone: a fourth of the compile time of files with gRPC's headers goes to the types of -g.
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+# For folders of tests whose time is not spent in their own code: compiled in four tenths of the time.
+macro(sluice_quick_compile)
+  if(NOT SLUICE_SANITIZE)
+    add_compile_options(-O0)
+  endif()
+endmacro()
+
 # Everything that runs lands in build/bin and build/lib; programs find build/lib by RPATH, so the pair can be copied.
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
