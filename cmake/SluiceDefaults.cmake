@@ -10,9 +10,13 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
 endif()
 
-# Line tables alone: a fourth of the compile time of files with gRPC's headers goes to the types of -g.
-set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
-set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+# Line tables alone, where nobody chose other flags: a fourth of the compile time of files with gRPC's headers goes to the types of -g.
+# A debugger shows variables in a build with -DCMAKE_BUILD_TYPE=Debug.
+foreach(language C CXX)
+  if(CMAKE_${language}_FLAGS_RELWITHDEBINFO STREQUAL "-O2 -g -DNDEBUG")
+    set(CMAKE_${language}_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+  endif()
+endforeach()
 # For folders of tests whose time is not spent in their own code: compiled in four tenths of the time.
 macro(sluice_quick_compile)
   if(NOT SLUICE_SANITIZE)

@@ -9,15 +9,18 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <vector>
 
 #include "machine.h"
+#include "test/lib/passed_files.h"
 #include "try.h"
 
 namespace differential {
 namespace {
+
+using passed_files::Receive;
+using passed_files::Send;
 
 // To the peer, with a file where the kind has one.
 struct Request {
@@ -41,37 +44,8 @@ std::map<CUdeviceptr, uint64_t> g_opened;  // and the peer's number of it
 void* AsPointer(uintptr_t number) { return reinterpret_cast<void*>(number); }  // NOLINT(performance-no-int-to-ptr)
 void* FileHandle(int file) { return AsPointer(static_cast<uintptr_t>(file)); }
 
-template <class Message>
-bool Send(const Message& message, int file = -1) {
-  iovec data{const_cast<Message*>(&message), sizeof message};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> room{};
-  msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  if (file >= 0) {
-    header.msg_control = room.data();
-    header.msg_controllen = room.size();
-    cmsghdr* const control = CMSG_FIRSTHDR(&header);
-    control->cmsg_level = SOL_SOCKET;
-    control->cmsg_type = SCM_RIGHTS;
-    control->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(control), &file, sizeof file);
-  }
-  return sendmsg(g_socket, &header, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof message);
-}
-template <class Message>
-bool Receive(Message* message, int* file) {
-  iovec data{message, sizeof *message};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> room{};
-  msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  header.msg_control = room.data();
-  header.msg_controllen = room.size();
-  if (recvmsg(g_socket, &header, 0) != static_cast<ssize_t>(sizeof *message)) return false;
-  if (const cmsghdr* const control = CMSG_FIRSTHDR(&header)) std::memcpy(file, CMSG_DATA(control), sizeof *file);
-  return true;
-}
+// Whether the hook may refuse to export memory that it moves: the driver does not.
+bool MayRefuse() { return std::getenv("SLUICE_GPU_MEMORY") != nullptr; }
 
 CUmemAllocationProp Exportable(int device) {
   CUmemAllocationProp prop{};
@@ -177,9 +151,9 @@ CUresult Serve(const Request& said, int file, Peer* peer, Answer* answer, int* g
     Request said{};
     Answer answer{};
     int file = -1, given = -1;
-    if (!Receive(&said, &file)) break;  // the program has ended
+    if (!Receive(g_socket, &said, &file)) break;  // the program has ended
     answer.result = Serve(said, file, &peer, &answer, &given);
-    if (!Send(answer, given)) break;
+    if (!Send(g_socket, answer, given)) break;
     if (file >= 0) close(file);
     if (given >= 0) close(given);
   }
@@ -195,18 +169,19 @@ CUresult Serve(const Request& said, int file, Peer* peer, Answer* answer, int* g
 
 CUresult Ask(const Request& said, int file, Answer* answer, int* given = nullptr) {
   int unused = -1;
-  if (!Send(said, file) || !Receive(answer, given == nullptr ? &unused : given)) return CUDA_ERROR_UNKNOWN;
+  if (!Send(g_socket, said, file) || !Receive(g_socket, answer, given == nullptr ? &unused : given))
+    return CUDA_ERROR_UNKNOWN;
   if (answer->result != CUDA_SUCCESS) Record("the peer's call gave %d", static_cast<int>(answer->result));
   return answer->result;
 }
-CUresult Note(uint64_t digest) {
+CUresult NoteDigest(uint64_t digest) {
   Record("shared: %016llx", static_cast<unsigned long long>(digest));
   return CUDA_SUCCESS;
 }
 CUresult NoteOwn(CUdeviceptr at, size_t bytes) {
   uint64_t digest = 0;
   TRY(Digest(at, bytes, &digest));
-  return Note(digest);
+  return NoteDigest(digest);
 }
 
 }  // namespace
@@ -237,11 +212,11 @@ void EndPeer() {
 CUresult ShareBlock(CUdeviceptr block, size_t bytes, int device) {
   Request said{Request::kReadBlock, device, bytes, 0, {}, {}, {}};
   const CUresult exported = cuIpcGetMemHandle(&said.block, block);
-  if (exported == CUDA_ERROR_INVALID_VALUE) return NoteOwn(block, bytes);
+  if (exported == CUDA_ERROR_INVALID_VALUE && MayRefuse()) return NoteOwn(block, bytes);
   TRY(exported);
   Answer answer{};
   TRY(Ask(said, -1, &answer));
-  return Note(answer.digest);
+  return NoteDigest(answer.digest);
 }
 
 CUresult ShareMapped(CUdeviceptr at, size_t bytes, int device) {
@@ -250,13 +225,13 @@ CUresult ShareMapped(CUdeviceptr at, size_t bytes, int device) {
   TRY(cuMemRetainAllocationHandle(&handle, AsPointer(at)));
   const CUresult exported = cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   TRY(cuMemRelease(handle));
-  if (exported == CUDA_ERROR_NOT_SUPPORTED) return NoteOwn(at, bytes);
+  if (exported == CUDA_ERROR_NOT_SUPPORTED && MayRefuse()) return NoteOwn(at, bytes);
   TRY(exported);
   Answer answer{};
   const CUresult asked = Ask({Request::kReadMapped, device, bytes, 0, {}, {}, {}}, file, &answer);
   close(file);
   TRY(asked);
-  return Note(answer.digest);
+  return NoteDigest(answer.digest);
 }
 
 CUresult SharePooled(CUdeviceptr block, size_t bytes, int device, CUmemoryPool from) {
@@ -268,7 +243,7 @@ CUresult SharePooled(CUdeviceptr block, size_t bytes, int device, CUmemoryPool f
   const CUresult asked = Ask(said, file, &answer);
   close(file);
   TRY(asked);
-  return Note(answer.digest);
+  return NoteDigest(answer.digest);
 }
 
 CUresult ShareEvent(CUstream stream) {

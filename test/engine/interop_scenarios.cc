@@ -3,10 +3,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
-
 #include "test/engine/scenario.h"
 #include "test/engine/vmm.h"
+#include "test/lib/passed_files.h"
 
 using namespace scenario;  // NOLINT(google-build-using-namespace)
 
@@ -26,34 +25,10 @@ struct Message {
   CUipcEventHandle event;
 };
 
-void Send(int socket, const Message& message, int file = -1) {
-  iovec data{const_cast<Message*>(&message), sizeof message};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> room{};
-  msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  if (file >= 0) {
-    header.msg_control = room.data();
-    header.msg_controllen = room.size();
-    cmsghdr* const control = CMSG_FIRSTHDR(&header);
-    control->cmsg_level = SOL_SOCKET;
-    control->cmsg_type = SCM_RIGHTS;
-    control->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(control), &file, sizeof file);
-  }
-  EXPECT(sendmsg(socket, &header, 0) == sizeof message);
-}
+void Send(int socket, const Message& message, int file = -1) { EXPECT(passed_files::Send(socket, message, file)); }
 Message Receive(int socket, int* file) {
   Message message{};
-  iovec data{&message, sizeof message};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> room{};
-  msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  header.msg_control = room.data();
-  header.msg_controllen = room.size();
-  if (recvmsg(socket, &header, 0) != sizeof message) std::_Exit(4);
-  if (const cmsghdr* const control = CMSG_FIRSTHDR(&header)) std::memcpy(file, CMSG_DATA(control), sizeof *file);
+  if (!passed_files::Receive(socket, &message, file)) std::_Exit(4);
   return message;
 }
 

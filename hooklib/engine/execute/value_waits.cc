@@ -204,11 +204,8 @@ void* ReadBesideTheDriver(void*) {
   while (true) {
     while (shared.waits.empty()) shared.work.Wait(shared.mutex);
     shared.work.WaitUntil(shared.mutex, std::chrono::steady_clock::now() + kPatience);
-    const auto is_held = [&]() SLUICE_REQUIRES(shared.mutex) {
-      return shared.calls_since.time_since_epoch().count() != 0 &&
-             std::chrono::steady_clock::now() - shared.calls_since >= kPatience;
-    };
-    if (!is_held()) continue;
+    const bool has_calls = shared.calls_since != std::chrono::steady_clock::time_point{};
+    if (!has_calls || std::chrono::steady_clock::now() - shared.calls_since < kPatience) continue;
     for (const Wait& wait : std::vector<Wait>(shared.waits)) {
       bool holds = false;
       {
