@@ -10,7 +10,7 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
 endif()
 
-# Line tables alone, where nobody chose other flags: a fourth of the compile time of files with gRPC's headers goes to the types of -g.
+# Line tables alone, where no other flags were chosen: a fourth of the compile time of files with gRPC's headers goes to the types of -g.
 # A debugger shows variables in a build with -DCMAKE_BUILD_TYPE=Debug.
 foreach(language C CXX)
   if(CMAKE_${language}_FLAGS_RELWITHDEBINFO STREQUAL "-O2 -g -DNDEBUG")
