@@ -1,6 +1,8 @@
 // Order: launches beyond the budget, streams that the application did not order, threads.
+#include <atomic>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "test/engine/scenario.h"
 
@@ -224,4 +226,45 @@ SCENARIO(values_written_by_a_stream) {
     OK(cuCtxSynchronize());
     OK(cuMemFree(next));
   }
+}
+
+// Copies to the host wait in the legacy stream for a host function. It ends once another thread has queued in that
+// stream, which no waiting copy may prevent.
+SCENARIO(others_queue_beside_a_copy_that_waits) {
+  constexpr uint64_t kBytes = 300 * kMiB;
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr block = Alloc(kBytes), other = Alloc(kBytes);
+  card.Named(s, {Write(block, kBytes, 1)});
+  card.Named(s, {Write(other, kBytes, 2)});
+  OK(cuStreamSynchronize(s));
+  const auto beside = [&](auto copy) {
+    std::atomic<bool> goes_on = false;
+    const auto wait = [](void* flag) {
+      while (!static_cast<std::atomic<bool>*>(flag)->load())
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    };
+    OK(cuLaunchHostFunc(nullptr, wait, &goes_on));
+    std::thread waiting([&] {
+      OK(cuCtxSetCurrent(card.context));
+      copy();
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    card.Named(nullptr, {Update(other, kBytes, 2)});
+    goes_on = true;
+    waiting.join();
+  };
+  std::vector<char> host(kMiB, 3);
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.srcDevice = block;
+  rows.dstMemoryType = CU_MEMORYTYPE_HOST;
+  rows.dstHost = host.data();
+  rows.srcPitch = rows.dstPitch = rows.WidthInBytes = rows.Height = 1024;
+  beside([&] { OK(cuMemcpyDtoH(host.data(), block, kMiB)); });
+  beside([&] { OK(cuMemcpyHtoD(block, host.data(), kMiB)); });
+  beside([&] { OK(cuMemcpy2D(&rows)); });
+  beside([&] { OK(cuMemcpy(reinterpret_cast<uintptr_t>(host.data()), block, kMiB)); });
+  PrintDigest("block", block, kBytes);
+  PrintDigest("other", other, kBytes);
 }

@@ -49,9 +49,26 @@ bool IsImpossible(const std::array<Extent, 2>& touched) {
   return touched[0].bytes > kMaxBytes || touched[1].bytes > kMaxBytes;
 }
 
+// kMayWait: whether the call waits for the stream depends on the copy's sides.
+enum class Call : uint8_t { kQueues, kMayWait };
+
+bool IsHost(const Extent& side) {
+  if (!side.base || !side.bytes || MayBeTracked(side.base)) return false;
+  CUmemorytype type = CU_MEMORYTYPE_HOST;  // the driver does not know pageable memory
+  const CUresult known = g_real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, side.base);
+  return known != CUDA_SUCCESS || type == CU_MEMORYTYPE_HOST;
+}
+
+// Whether the driver's call returns behind the stream's earlier work: with copies to the host, and with copies of more
+// than 64 KiB from it (CUDA programming guide, "Asynchronous concurrent execution").
+bool WaitsForStream(const std::array<Extent, 2>& touched) {
+  constexpr uint64_t kMaxQueuedBytes = 64 << 10;
+  return IsHost(touched[0]) || (touched[1].bytes > kMaxQueuedBytes && IsHost(touched[1]));
+}
+
 // `touched`: the destination, then the source; extents that are not tracked are left out.
 template <typename Issue>
-CUresult RunCopy(Stream* stream, std::array<Extent, 2> touched, Source source, Issue issue) {
+CUresult RunCopy(Stream* stream, std::array<Extent, 2> touched, Source source, Issue issue, Call call = Call::kQueues) {
   const bool copy = source == Source::kHost || source == Source::kDevice;
   const bool is_planned = NeedsRunWork(stream);
   if (!is_planned) {
@@ -68,6 +85,7 @@ CUresult RunCopy(Stream* stream, std::array<Extent, 2> touched, Source source, I
   work.copy = copy;
   work.read_only = touched[1].bytes && MayBeTracked(touched[1].base) ? 1 : 0;
   work.overwritten = is_planned && OverwritesWhole(touched, source) ? 1 : 0;
+  work.waits = is_planned && call == Call::kMayWait && stream->legacy() && WaitsForStream(touched);
   std::swap(touched[0], touched[1]);
   size_t n = 0;
   for (const Extent& extent : touched) {
@@ -81,12 +99,13 @@ CUresult RunCopy(Stream* stream, std::array<Extent, 2> touched, Source source, I
 
 // The application's call, with `touched` as above.
 template <typename Issue>
-CUresult Copy(CUstream handle, bool per_thread, const std::array<Extent, 2>& touched, Source source, Issue issue) {
+CUresult Copy(CUstream handle, bool per_thread, const std::array<Extent, 2>& touched, Source source, Issue issue,
+              Call call = Call::kQueues) {
   NoteQueued();
   Stream* const stream = FindStream(handle, per_thread);
   if (!stream || IsImpossible(touched)) return issue();
   if (ReachesPastItsBlock(touched[0]) || ReachesPastItsBlock(touched[1])) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = RunCopy(stream, touched, source, issue);
+  const CUresult result = RunCopy(stream, touched, source, issue, call);
   NoteAnswer(stream->owner, result);
   return result;
 }
@@ -148,18 +167,18 @@ CUresult ContentsCopies::Await() { return g_real.cuStreamSynchronize(stream_ ? s
 
 namespace entry {
 
-// SLUICE_COPY(name, parameters, arguments, stream, per-thread flavour, source, destination extent, source extent)
-#define SLUICE_COPY(name, parameters, arguments, stream, flavour, origin, to, from)                  \
-  CUresult name parameters {                                                                         \
-    RecordCopy(stream, flavour, to, from);                                                           \
-    return Copy(stream, flavour, {to, from}, Source::origin, [&] { return g_real.name arguments; }); \
+// SLUICE_COPY(name, parameters, arguments, stream, per-thread flavour, source, destination extent, source extent, call)
+#define SLUICE_COPY(name, parameters, arguments, stream, flavour, origin, to, from, call)                  \
+  CUresult name parameters {                                                                               \
+    RecordCopy(stream, flavour, to, from);                                                                 \
+    return Copy(stream, flavour, {to, from}, Source::origin, [&] { return g_real.name arguments; }, call); \
   }
-#define SLUICE_COPY_SYNC(name, parameters, arguments, origin, to, from)      \
-  SLUICE_COPY(name, parameters, arguments, nullptr, false, origin, to, from) \
-  SLUICE_COPY(name##_ptds, parameters, arguments, nullptr, true, origin, to, from)
-#define SLUICE_COPY_ASYNC(name, parameters, arguments, origin, to, from)    \
-  SLUICE_COPY(name, parameters, arguments, stream, false, origin, to, from) \
-  SLUICE_COPY(name##_ptsz, parameters, arguments, stream, true, origin, to, from)
+#define SLUICE_COPY_SYNC(name, parameters, arguments, origin, to, from)                      \
+  SLUICE_COPY(name, parameters, arguments, nullptr, false, origin, to, from, Call::kMayWait) \
+  SLUICE_COPY(name##_ptds, parameters, arguments, nullptr, true, origin, to, from, Call::kMayWait)
+#define SLUICE_COPY_ASYNC(name, parameters, arguments, origin, to, from)                   \
+  SLUICE_COPY(name, parameters, arguments, stream, false, origin, to, from, Call::kQueues) \
+  SLUICE_COPY(name##_ptsz, parameters, arguments, stream, true, origin, to, from, Call::kQueues)
 
 SLUICE_COPY_SYNC(cuMemcpy, (CUdeviceptr dst, CUdeviceptr src, size_t n), (dst, src, n), kDevice, At(dst, n), At(src, n))
 SLUICE_COPY_ASYNC(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream),
@@ -197,38 +216,38 @@ SLUICE_COPY_SYNC(cuMemcpyAtoH_v2, (void* dst, CUarray src, size_t offset, size_t
 SLUICE_COPY_ASYNC(cuMemcpyAtoHAsync_v2, (void* dst, CUarray src, size_t offset, size_t n, CUstream stream),
                   (dst, src, offset, n, stream), kNone, At(dst, n), Extent{})
 
-#define SLUICE_COPY_BOX(name, type, argument, sides, stream, flavour)                          \
-  {                                                                                            \
-    return Copy(stream, flavour, sides(argument), Source::kNone, [&] { return g_real.name; }); \
+#define SLUICE_COPY_BOX(name, argument, sides, stream, flavour, call)                                \
+  {                                                                                                  \
+    return Copy(stream, flavour, sides(argument), Source::kNone, [&] { return g_real.name; }, call); \
   }
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
-    SLUICE_COPY_BOX(cuMemcpy2D_v2(c), CUDA_MEMCPY2D, c, Sides, nullptr, false)
+    SLUICE_COPY_BOX(cuMemcpy2D_v2(c), c, Sides, nullptr, false, Call::kMayWait)
 CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* c)
-    SLUICE_COPY_BOX(cuMemcpy2D_v2_ptds(c), CUDA_MEMCPY2D, c, Sides, nullptr, true)
+    SLUICE_COPY_BOX(cuMemcpy2D_v2_ptds(c), c, Sides, nullptr, true, Call::kMayWait)
 CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* c)
-    SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2(c), CUDA_MEMCPY2D, c, Sides, nullptr, false)
+    SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2(c), c, Sides, nullptr, false, Call::kMayWait)
 CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* c)
-    SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2_ptds(c), CUDA_MEMCPY2D, c, Sides, nullptr, true)
+    SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2_ptds(c), c, Sides, nullptr, true, Call::kMayWait)
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy2DAsync_v2(c, s), CUDA_MEMCPY2D, c, Sides, s, false)
+    SLUICE_COPY_BOX(cuMemcpy2DAsync_v2(c, s), c, Sides, s, false, Call::kQueues)
 CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy2DAsync_v2_ptsz(c, s), CUDA_MEMCPY2D, c, Sides, s, true)
+    SLUICE_COPY_BOX(cuMemcpy2DAsync_v2_ptsz(c, s), c, Sides, s, true, Call::kQueues)
 CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* c)
-    SLUICE_COPY_BOX(cuMemcpy3D_v2(c), CUDA_MEMCPY3D, c, Sides3D, nullptr, false)
+    SLUICE_COPY_BOX(cuMemcpy3D_v2(c), c, Sides3D, nullptr, false, Call::kMayWait)
 CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* c)
-    SLUICE_COPY_BOX(cuMemcpy3D_v2_ptds(c), CUDA_MEMCPY3D, c, Sides3D, nullptr, true)
+    SLUICE_COPY_BOX(cuMemcpy3D_v2_ptds(c), c, Sides3D, nullptr, true, Call::kMayWait)
 CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy3DAsync_v2(c, s), CUDA_MEMCPY3D, c, Sides3D, s, false)
+    SLUICE_COPY_BOX(cuMemcpy3DAsync_v2(c, s), c, Sides3D, s, false, Call::kQueues)
 CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy3DAsync_v2_ptsz(c, s), CUDA_MEMCPY3D, c, Sides3D, s, true)
+    SLUICE_COPY_BOX(cuMemcpy3DAsync_v2_ptsz(c, s), c, Sides3D, s, true, Call::kQueues)
 CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* c)
-    SLUICE_COPY_BOX(cuMemcpy3DPeer(c), CUDA_MEMCPY3D_PEER, c, Sides3D, nullptr, false)
+    SLUICE_COPY_BOX(cuMemcpy3DPeer(c), c, Sides3D, nullptr, false, Call::kMayWait)
 CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* c)
-    SLUICE_COPY_BOX(cuMemcpy3DPeer_ptds(c), CUDA_MEMCPY3D_PEER, c, Sides3D, nullptr, true)
+    SLUICE_COPY_BOX(cuMemcpy3DPeer_ptds(c), c, Sides3D, nullptr, true, Call::kMayWait)
 CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy3DPeerAsync(c, s), CUDA_MEMCPY3D_PEER, c, Sides3D, s, false)
+    SLUICE_COPY_BOX(cuMemcpy3DPeerAsync(c, s), c, Sides3D, s, false, Call::kQueues)
 CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy3DPeerAsync_ptsz(c, s), CUDA_MEMCPY3D_PEER, c, Sides3D, s, true)
+    SLUICE_COPY_BOX(cuMemcpy3DPeerAsync_ptsz(c, s), c, Sides3D, s, true, Call::kQueues)
 
 // memsets. `element` bytes a value.
 #define SLUICE_SET_1D(name, value_type, element)                                      \

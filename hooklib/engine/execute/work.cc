@@ -20,6 +20,7 @@ namespace {
 // Where nothing had to be done for a launch, an event is set behind every so many only; work that needs one sets it
 // then.
 constexpr uint64_t kLaunchesPerEvent = 16;
+constexpr int kMaxWaitsForWork = 8;  // of one call, while other threads queue in its stream
 
 }  // namespace
 
@@ -27,6 +28,20 @@ constexpr uint64_t kLaunchesPerEvent = 16;
 void WorkScope::LockOrder() SLUICE_NO_THREAD_SAFETY_ANALYSIS {
   stream_->order.lock();
   ordered_ = true;
+}
+// The driver's call would wait for the stream's earlier work with the lock held. That work may wait for another thread,
+// which queues in this stream first. So the wait comes before the lock, and again where such work came meanwhile.
+void WorkScope::LockOrderBehindWork() {
+  for (int waits = 1;; ++waits) {
+    const uint64_t seen = stream_->seq.load(std::memory_order_acquire);
+    {
+      RelaxedCapture relaxed;
+      g_real.cuStreamSynchronize(stream_->handle);  // an error is the driver's call's as well
+    }
+    LockOrder();
+    if (stream_->seq.load(std::memory_order_acquire) == seen || waits == kMaxWaitsForWork) return;
+    UnlockOrder();
+  }
 }
 void WorkScope::UnlockOrder() SLUICE_NO_THREAD_SAFETY_ANALYSIS {
   ordered_ = false;
@@ -54,7 +69,11 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   if (device->raise_expected_until_ns.load(std::memory_order_relaxed)) device->AwaitRoom(work);
   if (device->link_meter.MayOwe()) device->AwaitLink(work);
   const uint64_t key = work.key ? work.key : work.id && device->MayUseFastPath() ? KeyOf(work) : 0;
-  LockOrder();
+  if (work.waits) {
+    LockOrderBehindWork();
+  } else {
+    LockOrder();
+  }
   DeviceLock lock(device->mutex);
   if (device->fast_path.NoteLocked(device->mutex.acquisitions()) && key &&
       ServeFast(stream_, work.id, work.known, key)) {

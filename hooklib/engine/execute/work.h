@@ -30,6 +30,7 @@ struct Work {
   size_t read_only = 0;    // so many extents at the start of `exact` are proven to be read and not written
   bool copy = false;       // the others are written by a copy
   size_t overwritten = 0;  // so many at the end of `exact` are overwritten whole, and not read before
+  bool waits = false;      // the driver's call returns behind the stream's earlier work
   uint64_t key = 0;        // of a launch for the fast path (policy/steady/launch_fast_path.h); 0: not made
 };
 
@@ -121,6 +122,7 @@ class WorkScope {
   void PlanWork(const Work& work, uint64_t key, bool may_move) SLUICE_DEVICE_LOCKED;
   bool CarryOut(const Work& work, const policy::Plan& plan) SLUICE_DEVICE_LOCKED;
   void LockOrder();
+  void LockOrderBehindWork();
   void UnlockOrder();
 
   Stream* stream_;
