@@ -34,6 +34,46 @@ struct FilledBudget {
 
 }  // namespace
 
+// A node allocates on the GPU that its pool names, whichever is current.
+SCENARIO(graph_memory_counts_on_its_gpu) {
+  constexpr uint64_t kBytes = 256 * kMiB;
+  Card card;
+  CUcontext other = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&other, 1));
+  const auto in_other = [&](auto call) {
+    CUcontext was = nullptr;
+    OK(cuCtxPushCurrent(other));
+    call();
+    OK(cuCtxPopCurrent(&was));
+  };
+  CUstream s = nullptr;
+  uint64_t there = 0;
+  in_other([&] {
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    there = FreeBytes();
+  });
+  const uint64_t here = FreeBytes();
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  CUgraphNode allocated = nullptr, freed = nullptr;
+  CUDA_MEM_ALLOC_NODE_PARAMS p{};  // NOLINT(bugprone-invalid-enum-default-initialization)
+  p.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  p.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 1};
+  p.bytesize = kBytes;
+  OK(cuGraphCreate(&graph, 0));
+  OK(cuGraphAddMemAllocNode(&allocated, graph, nullptr, 0, &p));
+  OK(cuGraphAddMemFreeNode(&freed, graph, &allocated, 1, p.dptr));
+  OK(cuGraphInstantiate(&executable, graph, 0));
+  OK(cuGraphLaunch(executable, s));
+  OK(cuStreamSynchronize(s));
+  if (Budget() != 0) {
+    EXPECT(FreeBytes() == here);
+    in_other([&] { EXPECT(there - FreeBytes() == kBytes); });
+  }
+  OK(cuGraphExecDestroy(executable));
+  OK(cuGraphDestroy(graph));
+}
+
 // Memory that a captured graph allocates by nodes of its own.
 SCENARIO(memory_of_graphs_counts) {
   FilledBudget filled;

@@ -1,4 +1,5 @@
 // Graphs: their access sets are kept by executable graph, and each launch is planned as one kernel.
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -31,20 +32,29 @@ std::atomic<bool> g_has_allocating_graphs{false};  // some graph has had memory 
 void Keep(CUgraphExec executable, GraphAccess access) {
   access.MarkCaptured();
   MutexLock lock(g_mutex);
-  if (access.allocated_peak_bytes()) g_has_allocating_graphs = true;
+  if (!access.AllocatedPeaks().empty()) g_has_allocating_graphs = true;
   Graphs()[executable] = std::move(access);
 }
 
 // Memory of graphs' own is the driver's. It is allocated when such a graph is launched or uploaded, and kept for the
 // next one; only the driver knows how much it is.
+using PeaksByGpu = std::map<CUdevice, uint64_t>;
+
+void CountMemoryOn(const PeaksByGpu& peaks) {
+  for (const auto& [ordinal, bytes] : peaks) {
+    if (Device* const device = DeviceByOrdinal(ordinal)) device->CountGraphMemory();
+  }
+}
+
 void CountMemory(CUgraphExec executable) {
   if (!g_has_allocating_graphs.load(std::memory_order_relaxed)) return;
+  PeaksByGpu peaks;
   {
     MutexLock lock(g_mutex);
     const auto it = Graphs().find(executable);
-    if (it == Graphs().end() || it->second.allocated_peak_bytes() == 0) return;
+    if (it != Graphs().end()) peaks = it->second.AllocatedPeaks();
   }
-  if (Device* device = CurrentDevice()) device->CountGraphMemory();
+  CountMemoryOn(peaks);
 }
 
 // One node of an instantiated graph got new parameters, if the driver took them. `add(changed)` adds the node's new
@@ -112,11 +122,14 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
 template <typename Make>
 CUresult Instantiate(CUgraphExec* executable, CUgraph graph, Make make) {
   GraphAccess access = GraphAccess::Of(graph);
-  Device* const device = access.allocated_peak_bytes() ? CurrentDevice() : nullptr;
-  if (device && !device->ReserveGraphMemory(access.allocated_peak_bytes())) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = make();
+  const PeaksByGpu peaks = access.AllocatedPeaks();
+  const bool fits = std::all_of(peaks.begin(), peaks.end(), [](const auto& peak) {
+    Device* const device = DeviceByOrdinal(peak.first);
+    return !device || device->ReserveGraphMemory(peak.second);
+  });
+  const CUresult result = fits ? make() : CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS || !executable) {
-    if (device) device->CountGraphMemory();
+    CountMemoryOn(peaks);
     return result;
   }
   Keep(*executable, std::move(access));
@@ -267,17 +280,16 @@ CUresult cuGraphDestroy(CUgraph g) {
   return g_real.cuGraphDestroy(g);
 }
 CUresult cuGraphExecDestroy(CUgraphExec e) {
-  bool allocates = false;
+  PeaksByGpu peaks;
   {
     MutexLock lock(g_mutex);
     if (const auto it = Graphs().find(e); it != Graphs().end()) {
-      allocates = it->second.allocated_peak_bytes() != 0;
+      peaks = it->second.AllocatedPeaks();
       Graphs().erase(it);
     }
   }
   const CUresult result = g_real.cuGraphExecDestroy(e);
-  Device* const device = allocates ? CurrentDevice() : nullptr;
-  if (device) device->CountGraphMemory();
+  CountMemoryOn(peaks);
   return result;
 }
 CUresult cuGraphLaunch(CUgraphExec e, CUstream stream) {

@@ -43,8 +43,8 @@ class GraphAccess {
   std::shared_ptr<const RankedReaches> Ranked();
   bool known() const { return known_; }
   bool may_write_anywhere() const { return has_unseen_pointers_ || !known_; }
-  // The most that the graph's own nodes have allocated at a time, if they run one by one as they were made.
-  uint64_t allocated_peak_bytes() const { return allocated_peak_; }
+  // By GPU: the most that the graph's own nodes have allocated at a time, if they run one by one as they were made.
+  std::map<CUdevice, uint64_t> AllocatedPeaks() const;
   // True once, at the first call.
   bool TakeSizeCheck();
   // While recording: the reaches of each node that touches memory.
@@ -73,8 +73,11 @@ class GraphAccess {
   bool has_unseen_pointers_ = false;  // of some library call
   bool size_checked_ = false;
   size_t kernels_ = 0, library_kernels_ = 0;
-  std::map<CUdeviceptr, uint64_t> allocations_;  // by its own nodes; bytes
-  uint64_t allocated_now_ = 0, allocated_peak_ = 0;
+  struct Allocated {
+    uint64_t now = 0, peak = 0;  // bytes
+  };
+  std::map<CUdeviceptr, std::pair<CUdevice, uint64_t>> allocations_;  // by its own nodes; bytes
+  std::map<CUdevice, Allocated> allocated_;
   std::map<CUgraphNode, NodeReaches> recorded_;
   CUgraphNode node_ = nullptr;   // whose reaches are being added
   CUgraphNode outer_ = nullptr;  // the outermost node with a graph that it is in
