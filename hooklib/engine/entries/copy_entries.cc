@@ -135,7 +135,7 @@ bool IsCaptured(CUstream handle, bool per_thread) {
 }
 
 CUresult QueueUnplanned(CUstream handle, bool per_thread, const std::function<CUresult()>& issue) {
-  return Copy(handle, per_thread, {Extent{}, Extent{}}, Source::kNone, issue);
+  return Copy(handle, per_thread, {Extent{}, Extent{}}, Source::kNone, [&] { return issue(); });
 }
 
 ContentsCopies::ContentsCopies() { g_real.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING); }
