@@ -355,3 +355,24 @@ SCENARIO(arrays_take_the_bytes_of_their_format) {
     OK(cuMipmappedArrayDestroy(levels));
   }
 }
+
+// The driver takes 256 values in a batch, and queues none of a larger one.
+SCENARIO(large_batches_of_values_are_refused) {
+  Card card;
+  const CUstream s = card.Stream();
+  const CUdeviceptr block = Alloc(300 * kMiB), other = Alloc(300 * kMiB);
+  for (const CUdeviceptr p : {block, other}) OK(cuMemsetD8Async(p, 0, 300 * kMiB, s));
+  for (const unsigned count : {256, 257}) {
+    std::vector<CUstreamBatchMemOpParams> values(count);
+    for (auto& one : values) {
+      one.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+      one.writeValue.address = block;
+      one.writeValue.value = count;
+    }
+    EXPECT(cuStreamBatchMemOp(s, count, values.data(), 0) == (count == 256 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE));
+  }
+  uint32_t word = 0;
+  OK(cuStreamSynchronize(s));
+  OK(cuMemcpyDtoH(&word, block, 4));
+  EXPECT(word == 256);
+}

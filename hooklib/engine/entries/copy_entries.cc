@@ -24,6 +24,10 @@ using memory::Extent;
 
 Extent At(CUdeviceptr base, size_t bytes) { return {base, bytes}; }
 Extent At(const void* base, size_t bytes) { return {reinterpret_cast<uintptr_t>(base), bytes}; }
+// The destination of a memset; the largest extent where the product wraps, which no block holds.
+Extent Values(CUdeviceptr base, size_t count, size_t bytes) {
+  return {base, count > UINT64_MAX / bytes ? UINT64_MAX : count * bytes};
+}
 // The destination of a copy from the host: a batched library call may read its pointers there.
 Extent FromHost(CUdeviceptr base, const void* host, size_t bytes) {
   if (MayBeTracked(base) && !MayBeTracked(reinterpret_cast<uintptr_t>(host))) NoteHostCopy(base, host, bytes);
@@ -250,22 +254,22 @@ CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* c, CUstream s)
     SLUICE_COPY_BOX(cuMemcpy3DPeerAsync_ptsz(c, s), c, Sides3D, s, true, Call::kQueues)
 
 // memsets. `element` bytes a value.
-#define SLUICE_SET_1D(name, value_type, element)                                      \
-  CUresult name##_v2(CUdeviceptr dst, value_type v, size_t n) {                       \
-    return Copy(nullptr, false, {At(dst, n * (element)), {}}, ValueFor(dst, element), \
-                [&] { return g_real.name##_v2(dst, v, n); });                         \
-  }                                                                                   \
-  CUresult name##_v2_ptds(CUdeviceptr dst, value_type v, size_t n) {                  \
-    return Copy(nullptr, true, {At(dst, n * (element)), {}}, ValueFor(dst, element),  \
-                [&] { return g_real.name##_v2_ptds(dst, v, n); });                    \
-  }                                                                                   \
-  CUresult name##Async(CUdeviceptr dst, value_type v, size_t n, CUstream s) {         \
-    return Copy(s, false, {At(dst, n * (element)), {}}, ValueFor(dst, element),       \
-                [&] { return g_real.name##Async(dst, v, n, s); });                    \
-  }                                                                                   \
-  CUresult name##Async_ptsz(CUdeviceptr dst, value_type v, size_t n, CUstream s) {    \
-    return Copy(s, true, {At(dst, n * (element)), {}}, ValueFor(dst, element),        \
-                [&] { return g_real.name##Async_ptsz(dst, v, n, s); });               \
+#define SLUICE_SET_1D(name, value_type, element)                                       \
+  CUresult name##_v2(CUdeviceptr dst, value_type v, size_t n) {                        \
+    return Copy(nullptr, false, {Values(dst, n, element), {}}, ValueFor(dst, element), \
+                [&] { return g_real.name##_v2(dst, v, n); });                          \
+  }                                                                                    \
+  CUresult name##_v2_ptds(CUdeviceptr dst, value_type v, size_t n) {                   \
+    return Copy(nullptr, true, {Values(dst, n, element), {}}, ValueFor(dst, element),  \
+                [&] { return g_real.name##_v2_ptds(dst, v, n); });                     \
+  }                                                                                    \
+  CUresult name##Async(CUdeviceptr dst, value_type v, size_t n, CUstream s) {          \
+    return Copy(s, false, {Values(dst, n, element), {}}, ValueFor(dst, element),       \
+                [&] { return g_real.name##Async(dst, v, n, s); });                     \
+  }                                                                                    \
+  CUresult name##Async_ptsz(CUdeviceptr dst, value_type v, size_t n, CUstream s) {     \
+    return Copy(s, true, {Values(dst, n, element), {}}, ValueFor(dst, element),        \
+                [&] { return g_real.name##Async_ptsz(dst, v, n, s); });                \
   }
 SLUICE_SET_1D(cuMemsetD8, unsigned char, 1)
 SLUICE_SET_1D(cuMemsetD16, unsigned short, 2)

@@ -62,6 +62,8 @@ bool IsNarrow(const CUstreamBatchMemOpParams& op) {
   return op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32;
 }
 
+constexpr unsigned kMaxBatch = 256;  // the driver refuses larger ones, before it queues anything
+
 template <typename Real>
 CUresult OneByOne(CUstream stream, bool per_thread, unsigned count, CUstreamBatchMemOpParams* list, Real real) {
   for (unsigned i = 0; i < count; ++i) {
@@ -130,7 +132,7 @@ SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
       if (!is_captured) WriteValues(from, n);                                                      \
       return QueueUnplanned(stream, flavour, [&] { return g_real.name(stream, n, from, flags); }); \
     };                                                                                             \
-    if (flags || !AnyNamesManaged(list, count)) return real(count, list);                          \
+    if (flags || count > kMaxBatch || !AnyNamesManaged(list, count)) return real(count, list);     \
     if (!is_captured) return OneByOne(stream, flavour, count, list, real);                         \
     return CaptureValues(stream, flavour, count, list, [&] { return real(count, list); });         \
   }
