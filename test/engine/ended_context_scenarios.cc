@@ -291,3 +291,26 @@ SCENARIO(primary_context_ends_with_its_last_green_context) {
     EXPECT(!is_active);
   }
 }
+
+// Memory of a pool stays behind the last release, and behind one more, which the driver refuses.
+SCENARIO(releases_beyond_the_last_are_refused) {
+  OK(cuInit(0));
+  CUcontext primary = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&primary, 0));
+  OK(cuCtxSetCurrent(primary));
+  CUstream s = nullptr;
+  CUdeviceptr block = 0;
+  OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  OK(cuMemAllocAsync(&block, 8 * kMiB, s));
+  OK(cuMemsetD32Async(block, 0x77, 2 * kMiB, s));
+  OK(cuStreamSynchronize(s));
+  OK(cuDevicePrimaryCtxRelease(0));
+  for (int i = 0; i < 2; ++i) EXPECT(cuDevicePrimaryCtxRelease(0) == CUDA_ERROR_INVALID_CONTEXT);
+  OK(cuDevicePrimaryCtxRetain(&primary, 0));
+  OK(cuCtxSetCurrent(primary));
+  uint32_t word = 0;
+  OK(cuMemcpyDtoH(&word, block, 4));
+  EXPECT(word == 0x77);
+  OK(cuMemFree(block));
+  OK(cuDevicePrimaryCtxRelease(0));
+}

@@ -20,7 +20,8 @@ struct Device final : DeviceMemory {
   // own. Null: the driver gives none.
   CUcontext PoolContext(CUcontext owner);
   // Before the application releases or resets the primary context. `anyway`: also where memory of a pool is left there.
-  void ReleasePrimary(bool anyway) SLUICE_TAKES_DEVICE_LOCK;
+  // True: the engine goes on retaining it.
+  bool ReleasePrimary(bool anyway) SLUICE_TAKES_DEVICE_LOCK;
   void ContextEnds(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // before it is destroyed
   // Before it may be destroyed, with its memory: its chunks are not evicted or discarded any more, and other
   // contexts' transfers of them are waited for, for two seconds at most.

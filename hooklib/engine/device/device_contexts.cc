@@ -196,20 +196,21 @@ CUcontext Device::OwnContext() {
   return none;
 }
 
-void Device::ReleasePrimary(bool anyway) {
+bool Device::ReleasePrimary(bool anyway) {
   const CUcontext primary = primary_.load(std::memory_order_relaxed);
-  if (!retains_primary_.load(std::memory_order_acquire)) return;
+  if (!retains_primary_.load(std::memory_order_acquire)) return false;
   if (!anyway) {
-    if (AnyServedIn(primary)) return;
+    if (AnyServedIn(primary)) return true;
     // Freed in the order of another context's stream, memory may still be in use.
     DeviceLock lock(mutex);
     RelaxedCapture relaxed;
     ++poll_epoch;
     for (const auto& stream : streams) {
-      if (stream->owner != primary && !IsOver(stream.get())) return;
+      if (stream->owner != primary && !IsOver(stream.get())) return true;
     }
   }
   if (retains_primary_.exchange(false, std::memory_order_acq_rel)) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
+  return false;
 }
 
 void Device::EndGreenContext(CUcontext handle) {

@@ -93,7 +93,9 @@ CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   CUcontext context = nullptr;
   if (Device* const device = DeviceByOrdinal(ordinal)) {
     if (reset) virtual_memory::OutliveReset(device);
-    device->ReleasePrimary(reset);
+    const bool is_kept = device->ReleasePrimary(reset);
+    // The driver would take the engine's reference for the program's, which has none left.
+    if (is_kept && CountRetained(ordinal, 0) == 0) return CUDA_ERROR_INVALID_CONTEXT;
     context = ActivePrimary(ordinal);
   }
   // A green context may outlive the last release, and so may the memory. So evictions and discards are left out then,
