@@ -36,10 +36,10 @@ void Keep(CUgraphExec executable, GraphAccess access) {
   Graphs()[executable] = std::move(access);
 }
 
+using PeaksByGpu = std::map<CUdevice, uint64_t>;  // of graphs' own memory
+
 // Memory of graphs' own is the driver's. It is allocated when such a graph is launched or uploaded, and kept for the
 // next one; only the driver knows how much it is.
-using PeaksByGpu = std::map<CUdevice, uint64_t>;
-
 void CountMemoryOn(const PeaksByGpu& peaks) {
   for (const auto& [ordinal, bytes] : peaks) {
     if (Device* const device = DeviceByOrdinal(ordinal)) device->CountGraphMemory();

@@ -24,24 +24,22 @@ constexpr int kMaxWaitsForWork = 8;  // of one call, while other threads queue i
 
 }  // namespace
 
+// Where the driver's call would wait for the stream's earlier work with the lock held, the wait comes before the lock,
+// and again where such work came meanwhile: that work may wait for another thread, which queues in this stream first.
 // Not checked: End releases the lock only where the constructor left it taken, which ordered_ says.
-void WorkScope::LockOrder() SLUICE_NO_THREAD_SAFETY_ANALYSIS {
-  stream_->order.lock();
-  ordered_ = true;
-}
-// The driver's call would wait for the stream's earlier work with the lock held. That work may wait for another thread,
-// which queues in this stream first. So the wait comes before the lock, and again where such work came meanwhile.
-void WorkScope::LockOrderBehindWork() {
+void WorkScope::LockOrder(const Work& work) SLUICE_NO_THREAD_SAFETY_ANALYSIS {
   for (int waits = 1;; ++waits) {
     const uint64_t seen = stream_->seq.load(std::memory_order_acquire);
-    {
+    if (work.waits) {
       RelaxedCapture relaxed;
       g_real.cuStreamSynchronize(stream_->handle);  // an error is the driver's call's as well
     }
-    LockOrder();
-    if (stream_->seq.load(std::memory_order_acquire) == seen || waits == kMaxWaitsForWork) return;
-    UnlockOrder();
+    stream_->order.lock();
+    const bool is_behind = !work.waits || stream_->seq.load(std::memory_order_acquire) == seen;
+    if (is_behind || waits == kMaxWaitsForWork) break;
+    stream_->order.unlock();
   }
+  ordered_ = true;
 }
 void WorkScope::UnlockOrder() SLUICE_NO_THREAD_SAFETY_ANALYSIS {
   ordered_ = false;
@@ -69,11 +67,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   if (device->raise_expected_until_ns.load(std::memory_order_relaxed)) device->AwaitRoom(work);
   if (device->link_meter.MayOwe()) device->AwaitLink(work);
   const uint64_t key = work.key ? work.key : work.id && device->MayUseFastPath() ? KeyOf(work) : 0;
-  if (work.waits) {
-    LockOrderBehindWork();
-  } else {
-    LockOrder();
-  }
+  LockOrder(work);
   DeviceLock lock(device->mutex);
   if (device->fast_path.NoteLocked(device->mutex.acquisitions()) && key &&
       ServeFast(stream_, work.id, work.known, key)) {
@@ -90,7 +84,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     lock.Unlock();
     UnlockOrder();
     may_move = Throttle(work);
-    LockOrder();
+    LockOrder(work);
     lock.Lock();
     if (!stream_->context) return;
     ++device->poll_epoch;

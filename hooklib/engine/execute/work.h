@@ -121,8 +121,7 @@ class WorkScope {
   // work.cc
   void PlanWork(const Work& work, uint64_t key, bool may_move) SLUICE_DEVICE_LOCKED;
   bool CarryOut(const Work& work, const policy::Plan& plan) SLUICE_DEVICE_LOCKED;
-  void LockOrder();
-  void LockOrderBehindWork();
+  void LockOrder(const Work& work);
   void UnlockOrder();
 
   Stream* stream_;
