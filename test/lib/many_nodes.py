@@ -45,14 +45,19 @@ class ManyNodes:
         )
         self.kubeconfig = self.server.kubeconfig(folder / "kubeconfig")
 
+    def environment(self):
+        """Of kubectl-sluice, which finds kubectl in PATH and the cluster by its kubeconfig."""
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "KUBECONFIG": str(self.kubeconfig), "XDG_RUNTIME_DIR": str(self.folder)}
+
     def run(self, *arguments):
         """Runs kubectl-sluice. Returns its result, with `seconds` and the `calls` of kubectl."""
         self.log.write_text("")
         self.server.most = 0
-        env = dict(os.environ, PATH=f"{self.folder}/bin:{os.environ['PATH']}", KUBECONFIG=str(self.kubeconfig))
-        env |= {"XDG_RUNTIME_DIR": str(self.folder)}
         begin = time.monotonic()
-        done = subprocess.run([self.program, *arguments], capture_output=True, text=True, env=env, timeout=300)
+        done = subprocess.run(
+            [self.program, *arguments], capture_output=True, text=True, env=self.environment(), timeout=300
+        )
         done.seconds = time.monotonic() - begin
         done.calls = self.log.read_text().splitlines()
         return done

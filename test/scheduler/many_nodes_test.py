@@ -121,11 +121,12 @@ class WithKubectl(unittest.TestCase):
 
     def test_a_signal_leaves_nothing_behind(self):
         cluster = self.cluster(delay=3)
-        env = dict(os.environ, KUBECONFIG=str(cluster.kubeconfig), XDG_RUNTIME_DIR=str(self.folder))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-            with subprocess.Popen([cluster.program, "status"], env=env, stdout=subprocess.DEVNULL) as process:
+            command = [cluster.program, "status"]
+            with subprocess.Popen(command, env=cluster.environment(), stdout=subprocess.DEVNULL) as process:
                 end = time.monotonic() + 60
                 while not cluster.server.now:
+                    self.assertIsNone(process.poll(), "the program ended before it asked an agent")
                     self.assertLess(time.monotonic(), end)
                     time.sleep(0.02)
                 children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
