@@ -1,12 +1,12 @@
 // Decode steps of an inference server on the simulated GPU: each layer names its weights and its whole paged cache, and
 // touches the pages of the sequences that run. Prints virtual microseconds a step: the mean of the first 50 steps, the
 // median of those behind the first two seconds, and the share of these that took over five times the median.
-//   paged_bench NAME [WEIGHTS_MIB CACHE_MIB SECONDS LAYERS BUFFER_MIB]
+//   paged_bench NAME [WEIGHTS_MIB CACHE_MIB SECONDS LAYERS BUFFER_MIB SLOTS_IN_USE STEPS_OF_SLOT]
 // NAME is PAGES-LAYOUT-LAUNCH:
 //   PAGES: first (the first twelfth of each layer's cache), strewn (half of its pages of 64 KiB, at random), churn (one
 //     page more in each step; each 20 steps one of 16 sequences ends and another begins), slots (16 slots of equal size
-//     in each layer's cache, as llama.cpp has; four run, in a tenth of their slots; each 20 steps one ends, and a
-//     prompt begins in the slot that was idle the longest: launches one by one, and another graph)
+//     in each layer's cache, as llama.cpp has; SLOTS_IN_USE (4) run, in a tenth of their slots; each STEPS_OF_SLOT (20)
+//     steps one ends, and a prompt begins in the slot that was idle the longest: launches one by one, and another graph)
 //   LAYOUT: layers (an allocation for each layer's cache), block (one allocation, which the layers divide)
 //   LAUNCH: graph (a step is one CUDA graph), eager (launches one by one, with a framework's pauses between them),
 //   mixed
@@ -30,11 +30,11 @@ constexpr uint64_t kPage = 64 << 10, kActivations = 2 * kMiB, kPromptActivations
 constexpr uint64_t kKernelNs = 17'000, kHostNs = 75'000;  // of a kernel; of the framework between two launches
 constexpr size_t kSequences = 16;
 constexpr uint64_t kGraphSteps = 200;
-constexpr uint64_t kSlotsInUse = 4, kStepsOfSlot = 20;
 
 struct Options {
   std::string pages, layout, launch;
   uint64_t weights = 1600 * kMiB, cache = 4096 * kMiB, layers = 32, buffer = 2 * kMiB;
+  uint64_t slots_in_use = 4, slot_steps = 20;
   double seconds = 6;
 };
 
@@ -59,7 +59,7 @@ class Server {
 
   void Step() {
     if (options_.pages == "churn") Churn();
-    if (options_.pages == "slots" && step_++ % kStepsOfSlot == 0) NextSlot();
+    if (options_.pages == "slots" && step_++ % options_.slot_steps == 0) NextSlot();
     if (options_.launch == "graph" || (options_.launch == "mixed" && graph_steps_++ < kGraphSteps)) {
       if (!executable_) Capture();
       OK(cuGraphLaunch(executable_, stream_));
@@ -132,7 +132,7 @@ class Server {
              SIMGPU_PRODUCT);
     }
     runs_.clear();
-    for (uint64_t i = prompts_ - std::min(prompts_, kSlotsInUse); i < prompts_; ++i)
+    for (uint64_t i = prompts_ - std::min(prompts_, options_.slots_in_use); i < prompts_; ++i)
       runs_.emplace_back(i % kSequences * slot_pages, used);
     newest_ = slot * slot_pages;
     if (executable_) OK(cuGraphExecDestroy(executable_));
@@ -212,13 +212,15 @@ bool Parse(int argc, char** argv, Options* options) {
   if (argc > 4) options->seconds = std::strtod(argv[4], nullptr);
   if (argc > 5) options->layers = std::strtoull(argv[5], nullptr, 10);
   if (argc > 6) options->buffer = std::strtoull(argv[6], nullptr, 10) * kMiB;
+  if (argc > 7) options->slots_in_use = std::strtoull(argv[7], nullptr, 10);
+  if (argc > 8) options->slot_steps = std::strtoull(argv[8], nullptr, 10);
   const auto is = [](const std::string& what, std::initializer_list<const char*> any) {
     return std::find(any.begin(), any.end(), what) != any.end();
   };
   // A graph's touches are those of its capture: its pages cannot change.
   return is(options->pages, {"first", "strewn", "churn", "slots"}) && is(options->layout, {"layers", "block"}) &&
          is(options->launch, {"graph", "eager", "mixed"}) &&
-         !(options->pages == "churn" && options->launch != "eager") && options->layers != 0 &&
+         !(options->pages == "churn" && options->launch != "eager") && options->layers != 0 && options->slots_in_use != 0 && options->slot_steps != 0 &&
          options->buffer >= kActivations && options->weights >= options->layers * 2 * kMiB &&
          options->cache >= options->layers * 2 * kMiB;
 }
@@ -230,7 +232,7 @@ int main(int argc, char** argv) {
   if (!Parse(argc, argv, &options)) {
     std::fprintf(stderr,
                  "usage: paged_bench first|strewn|churn|slots-layers|block-graph|eager|mixed "
-                 "[WEIGHTS_MIB CACHE_MIB SECONDS LAYERS BUFFER_MIB]\n");
+                 "[WEIGHTS_MIB CACHE_MIB SECONDS LAYERS BUFFER_MIB SLOTS_IN_USE STEPS_OF_SLOT]\n");
     return 2;
   }
   OK(cuInit(0));
