@@ -1,7 +1,8 @@
 """llama.cpp's server as the engine: a child process, asked by HTTP, whose tokens arrive as a stream.
 
 SERVING_LLAMA names the folder with bin/llama-server and model.gguf (test/gpu/llama_build makes both),
-SERVING_LLAMA_LIBRARIES the folders of the CUDA libraries, where the loader does not find them.
+SERVING_LLAMA_LIBRARIES the folders of the CUDA libraries, where the loader does not find them,
+SERVING_LLAMA_FLASH_ATTENTION off switches flash attention off (on).
 """
 
 import hashlib
@@ -39,7 +40,9 @@ class Engine:
             self.port = free.getsockname()[1]
         command = [folder / "bin" / "llama-server", "--model", folder / "model.gguf", "--host", "127.0.0.1"]
         command += ["--port", self.port, "--ctx-size", each * slots, "--parallel", slots, "--fit", "off"]
-        command += ["--n-gpu-layers", 0 if device == "cpu" else 99, "--no-warmup", "--flash-attn", "off"]
+        # Without flash attention the cache's values are transposed: a token then touches all pages of its slot.
+        flash_attention = os.environ.get("SERVING_LLAMA_FLASH_ATTENTION", "on")
+        command += ["--n-gpu-layers", 0 if device == "cpu" else 99, "--no-warmup", "--flash-attn", flash_attention]
         command += ["--cache-ram", 0]  # no prompts kept in host memory
         env = dict(os.environ)
         if libraries := env.get("SERVING_LLAMA_LIBRARIES"):
