@@ -4,6 +4,7 @@ and hooked at 0.6 of its live bytes; a row that leaves one out gives the reason 
 import vmm_rows
 from commands import HOOK, PYTHON, SMALL, feature, train
 from rows_changing import changing_rows
+from rows_libraries import LIBRARIES
 from rows_paged import expert_rows, paged_rows
 
 MODES = ("full", "tight")
@@ -117,6 +118,7 @@ CORRECTNESS = [
         "keeps": {"peer_gbps": 0.5},
         "in_at_most_gib": 22,
     },
+    *LIBRARIES,
 ]
 
 # A benchmark: variants run in turn, round by round; `figure` picks a number (lower is better) from a RESULT line.
