@@ -6,7 +6,8 @@
 //   PAGES: first (the first twelfth of each layer's cache), strewn (half of its pages of 64 KiB, at random), churn (one
 //     page more in each step; each 20 steps one of 16 sequences ends and another begins), slots (16 slots of equal size
 //     in each layer's cache, as llama.cpp has; SLOTS_IN_USE (4) run, in a tenth of their slots; each STEPS_OF_SLOT (20)
-//     steps one ends, and a prompt begins in the slot that was idle the longest: launches one by one, and another graph)
+//     steps one ends, and a prompt begins in the slot that was idle the longest: launches one by one, and another
+//     graph)
 //   LAYOUT: layers (an allocation for each layer's cache), block (one allocation, which the layers divide)
 //   LAUNCH: graph (a step is one CUDA graph), eager (launches one by one, with a framework's pauses between them),
 //   mixed
@@ -45,6 +46,7 @@ class Server {
     OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel three params 8,8,8 ns 20000\n"));
     OK(cuModuleGetFunction(&three_, module, "three"));
     stream_ = card_.Stream();
+    copy_stream_ = card_.Stream();
     activations_ = Take(options.buffer);
     const uint64_t layer_cache = options.cache / options.layers;
     pages_ = layer_cache / kPage;
@@ -59,6 +61,7 @@ class Server {
 
   void Step() {
     if (options_.pages == "churn") Churn();
+    if (options_.pages == "slots") CopyInputs();
     if (options_.pages == "slots" && step_++ % options_.slot_steps == 0) NextSlot();
     if (options_.launch == "graph" || (options_.launch == "mixed" && graph_steps_++ < kGraphSteps)) {
       if (!executable_) Capture();
@@ -106,6 +109,15 @@ class Server {
       Launch(weights_[2 * i + 1], activations_, {Read(weights_[2 * i + 1], half), Update(activations_, kActivations)},
              4, SIMGPU_FEW_ROWS);
     }
+  }
+  // As llama.cpp: tokens, positions and masks go to the buffer in another stream, which is waited for.
+  void CopyInputs() {
+    static const std::vector<char> inputs(4096);
+    for (int i = 0; i < 4; ++i) {
+      OK(cuMemcpyHtoDAsync(activations_ + options_.buffer - kActivations / 2 + i * inputs.size(), inputs.data(),
+                           inputs.size(), copy_stream_));
+    }
+    OK(cuStreamSynchronize(copy_stream_));
   }
   void Capture() {
     CUgraph graph = nullptr;
@@ -189,7 +201,7 @@ class Server {
   const Options options_;
   simgpu_test::Card card_;
   CUfunction three_ = nullptr;
-  CUstream stream_ = nullptr;
+  CUstream stream_ = nullptr, copy_stream_ = nullptr;
   CUgraphExec executable_ = nullptr;
   CUdeviceptr activations_ = 0;
   std::vector<CUdeviceptr> weights_, caches_;
@@ -220,9 +232,9 @@ bool Parse(int argc, char** argv, Options* options) {
   // A graph's touches are those of its capture: its pages cannot change.
   return is(options->pages, {"first", "strewn", "churn", "slots"}) && is(options->layout, {"layers", "block"}) &&
          is(options->launch, {"graph", "eager", "mixed"}) &&
-         !(options->pages == "churn" && options->launch != "eager") && options->layers != 0 && options->slots_in_use != 0 && options->slot_steps != 0 &&
-         options->buffer >= kActivations && options->weights >= options->layers * 2 * kMiB &&
-         options->cache >= options->layers * 2 * kMiB;
+         !(options->pages == "churn" && options->launch != "eager") && options->layers != 0 &&
+         options->slots_in_use != 0 && options->slot_steps != 0 && options->buffer >= kActivations &&
+         options->weights >= options->layers * 2 * kMiB && options->cache >= options->layers * 2 * kMiB;
 }
 
 }  // namespace

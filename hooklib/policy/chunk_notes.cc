@@ -100,6 +100,8 @@ void ChunkNotes::NoteUse(Chunk* chunk, Mark mark) {
   Mark* slot = std::find_if(std::begin(chunk->use), std::end(chunk->use), is_own);
   if (slot == std::end(chunk->use)) slot = std::find_if(std::begin(chunk->use), std::end(chunk->use), is_over);
   if (slot != std::end(chunk->use)) {
+    // Sets of the other stream are steady only while its uses are noted in their chunks.
+    if (slot->stream && slot->stream != mark.stream) NoteChange();
     *slot = mark;
   } else {
     chunk->use_epoch = fences_->Hold();  // closed when room is needed, behind this launch

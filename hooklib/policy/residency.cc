@@ -113,7 +113,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   missing_.clear();
   if (last_queues_.first != stream || !last_queues_.second) {
     last_queues_ = {stream, &queues_[stream]};
-    NoteChange();  // a chunk remembers the uses of two streams only
+    steady_launches_ = 0;  // the other stream's launches may have noted references to the same chunks
   }
   StreamQueues& queues = *last_queues_.second;
   PlannedLaunch launch{stream, id, can_queue};

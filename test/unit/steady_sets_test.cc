@@ -1,5 +1,7 @@
 // Repeated launches while nothing is fetched or evicted: deferred notes have the same effect as immediate ones.
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <random>
@@ -263,7 +265,7 @@ TEST_CASE("a set is steady once it was seen twice, after 64 launches without a f
   CHECK_FALSE(sets.IsSteady(*set));
 }
 
-TEST_CASE("a set of hundreds of chunks is not steady, one of a paged cache is, and its next use is its own") {
+TEST_CASE("sets of hundreds of chunks are steady, and the next use of a paged cache's is its own") {
   constexpr uint64_t kCache = 600;
   ChunkTable table;
   table.AddArena(Chunks(0, kCache));
@@ -284,7 +286,9 @@ TEST_CASE("a set of hundreds of chunks is not steady, one of a paged cache is, a
     }
     return set;
   };
-  CHECK_FALSE(sets.IsSteady(*confirm(7, 300)));
+  SteadySets::Set* const large = confirm(7, 300);
+  CHECK(sets.IsSteady(*large));
+  CHECK_FALSE(SteadySets::IsWide(*large));
   SteadySets::Set* const wide = confirm(8, kCache);
   REQUIRE(sets.IsSteady(*wide));
   CHECK(SteadySets::IsWide(*wide));
@@ -295,9 +299,10 @@ TEST_CASE("a set of hundreds of chunks is not steady, one of a paged cache is, a
     CHECK(chunk->last_use == 115);
     CHECK(chunk->next_use == 120);
   }
-  // Their memory is bounded: the 437th set of this size drops those before it.
+  // Their memory is bounded: the 437th set of this size drops all before it.
   for (uint64_t id = 100; id < 600; ++id) CHECK(sets.IsSteady(*confirm(id, kCache)));
   CHECK_FALSE(sets.IsSteady(*wide));
+  CHECK_FALSE(sets.IsSteady(*large));
 }
 
 TEST_CASE("a repeated launch is not planned until something is fetched or evicted") {
@@ -312,6 +317,49 @@ TEST_CASE("a repeated launch is not planned until something is fetched or evicte
   gpu.Queue({Chunks(8)}, 1, 8);
   gpu.Queue({Chunks(0, 4)}, 1, 7);
   CHECK(gpu.At(0).last_use == gpu.residency.launches());
+}
+
+// Servers copy the inputs of each step in another stream.
+TEST_CASE("launches of two streams in turn stay steady") {
+  FakeGpu gpu(16, 8);
+  const auto step = [&] {
+    gpu.Queue({Chunks(0, 4)}, 1, 7);
+    gpu.Queue({Chunks(3, 2)}, 2);
+    gpu.Finish(1);
+    gpu.Finish(2);
+  };
+  for (int i = 0; i < 100; ++i) step();
+  const uint64_t last = gpu.At(0).last_use, last_shared = gpu.At(3).last_use;
+  step();
+  CHECK(gpu.At(0).last_use == last);  // noted in the sets
+  CHECK(gpu.At(3).last_use == last_shared);
+  gpu.residency.CountUsed(gpu.residency.launches(), 1);
+  CHECK(gpu.At(0).use[0].seq == gpu.seq[1]);
+  CHECK(gpu.At(3).use[0].seq == gpu.seq[1]);
+  CHECK(gpu.At(3).use[1].seq == gpu.seq[2]);
+}
+
+// A chunk remembers the uses of two streams. The third takes a place that is done.
+TEST_CASE("a third stream's use of a chunk ends the steady sets of the stream whose use it replaces") {
+  FakeGpu gpu(16, 8);
+  for (int i = 0; i < 100; ++i) {
+    for (const StreamId stream : {1u, 2u}) {
+      gpu.Queue({Chunks(0, 4)}, stream, 7);
+      gpu.Finish(stream);
+    }
+  }
+  const auto is_noted = [&](StreamId stream) {
+    const auto is_newest = [&](const Mark& use) { return use.stream == stream && use.seq == gpu.seq[stream]; };
+    return std::any_of(std::begin(gpu.At(0).use), std::end(gpu.At(0).use), is_newest);
+  };
+  gpu.Queue({Chunks(0)}, 3, 8);
+  CHECK(is_noted(3));
+  gpu.Finish(3);
+  for (const StreamId stream : {1u, 2u, 3u, 1u}) {
+    gpu.Queue({Chunks(0, 4)}, stream, 7);
+    CHECK(is_noted(stream));
+    gpu.Finish(stream);
+  }
 }
 
 }  // namespace sluice::policy

@@ -9,9 +9,8 @@ namespace sluice::policy {
 
 namespace {
 constexpr int kSetsShift = 64 - 11;
-constexpr size_t kMaxChunks = 128;      // of one set: a launch on more chunks runs for longer than a look at them takes
-constexpr size_t kMinWideChunks = 512;  // 1 GiB
-constexpr size_t kMaxWideChunks = size_t{1} << 18;  // of all wide sets: 3 MiB of pointers and bytes
+constexpr size_t kMinWideChunks = 512;              // 1 GiB
+constexpr size_t kMaxKeptChunks = size_t{1} << 18;  // of all sets: 3 MiB of pointers and bytes
 constexpr uint64_t kQuietLaunches = 64;             // no set is steady where chunks are fetched or evicted more often
 }  // namespace
 
@@ -29,12 +28,11 @@ SteadySets::Set* SteadySets::Find(uint64_t now, StreamId stream, uint64_t id, st
   return set;
 }
 
-void SteadySets::DropWide(Set* set) {
-  if (!std::exchange(set->is_wide_, false)) return;
-  wide_chunks_ -= set->chunks.size();
+void SteadySets::Drop(Set* set) {
+  kept_chunks_ -= set->chunks.size();
   set->chunks = {};
   set->named_bytes_ = {};
-  set->is_steady_ = false;
+  set->is_steady_ = set->is_wide_ = false;
 }
 
 void SteadySets::Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_hash, std::span<Chunk* const> chunks) {
@@ -43,16 +41,14 @@ void SteadySets::Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_h
   };
   const bool again = set->confirmed_at_ > changed_at_;
   set->confirmed_at_ = now;
-  DropWide(set);
-  const bool is_wide = chunks.size() >= kMinWideChunks && chunks.size() <= kMaxWideChunks;
-  set->is_steady_ =
-      again && (chunks.size() <= kMaxChunks || is_wide) && std::all_of(chunks.begin(), chunks.end(), is_noted);
-  if (!set->is_steady_) return;
-  if (is_wide && wide_chunks_ + chunks.size() > kMaxWideChunks) {
-    for (Set& other : sets_) DropWide(&other);
+  set->is_steady_ = again && chunks.size() <= kMaxKeptChunks && std::all_of(chunks.begin(), chunks.end(), is_noted);
+  if (!set->is_steady_) return Drop(set);
+  if (kept_chunks_ - set->chunks.size() + chunks.size() > kMaxKeptChunks) {
+    for (Set& other : sets_) Drop(&other);
+    set->is_steady_ = true;
   }
-  set->is_wide_ = is_wide;
-  if (is_wide) wide_chunks_ += chunks.size();
+  kept_chunks_ += chunks.size() - set->chunks.size();
+  set->is_wide_ = chunks.size() >= kMinWideChunks;
   set->last_launch_ = now;
   set->stream = stream;
   set->set_hash = set_hash;

@@ -77,11 +77,11 @@ class SteadySets {
 
  private:
   void SettleAll(uint64_t iteration);
-  void DropWide(Set* set);  // gives its memory back; all of its launches were noted
+  void Drop(Set* set);  // gives its memory back; all of its launches were noted
 
   uint64_t changed_at_ = 0;
   std::vector<Set> sets_;   // by key
-  size_t wide_chunks_ = 0;  // of all wide sets
+  size_t kept_chunks_ = 0;  // of all sets
   std::vector<Set*> unsettled_;
 };
 
