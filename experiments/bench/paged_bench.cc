@@ -7,7 +7,7 @@
 //     page more in each step; each 20 steps one of 16 sequences ends and another begins), slots (16 slots of equal size
 //     in each layer's cache, as llama.cpp has; SLOTS_IN_USE (4) run, in a tenth of their slots; each STEPS_OF_SLOT (20)
 //     steps one ends, and a prompt begins in the slot that was idle the longest: launches one by one, and another
-//     graph)
+//     graph; each step copies its inputs in another stream)
 //   LAYOUT: layers (an allocation for each layer's cache), block (one allocation, which the layers divide)
 //   LAUNCH: graph (a step is one CUDA graph), eager (launches one by one, with a framework's pauses between them),
 //   mixed
