@@ -314,3 +314,76 @@ SCENARIO(releases_beyond_the_last_are_refused) {
   OK(cuMemFree(block));
   OK(cuDevicePrimaryCtxRelease(0));
 }
+
+namespace {
+
+void PrintActive(const char* what) {
+  unsigned flags = 0;
+  int is_active = 0;
+  OK(cuDevicePrimaryCtxGetState(0, &flags, &is_active));
+  Print(what, static_cast<uint64_t>(is_active));
+}
+
+// VMM memory of one handle, with a reservation.
+CUdeviceptr Map(size_t bytes) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr at = 0;
+  OK(cuMemAddressReserve(&at, bytes, 0, 0, 0));
+  OK(cuMemCreate(&handle, bytes, &properties, 0));
+  OK(cuMemMap(at, bytes, 0, handle, 0));
+  OK(cuMemSetAccess(at, bytes, &access, 1));
+  OK(cuMemRelease(handle));
+  return at;
+}
+
+}  // namespace
+
+// The primary context is active while the program retains it, or has a green one, whatever memory outlives it.
+SCENARIO(primary_context_is_active_while_the_program_holds_it) {
+  OK(cuInit(0));
+  PrintActive("before");
+  for (const bool is_mapped : {false, true}) {
+    CUcontext primary = nullptr;
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuCtxSetCurrent(primary));
+    CUdeviceptr block = 0;
+    if (is_mapped) {
+      block = Map(8 * kMiB);
+    } else {
+      OK(cuMemAllocAsync(&block, 8 * kMiB, nullptr));
+    }
+    OK(cuMemsetD32(block, 0x77, 2 * kMiB));
+    OK(cuCtxSynchronize());
+    PrintActive("retained");
+    OK(cuDevicePrimaryCtxRelease(0));
+    PrintActive("released");
+    Print("another release", static_cast<uint64_t>(cuDevicePrimaryCtxRelease(0)));
+    OK(cuCtxSetCurrent(nullptr));
+    const CUgreenCtx green = MakeGreen(0);
+    PrintActive("green");
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuDevicePrimaryCtxRelease(0));
+    PrintActive("green still");
+    OK(cuGreenCtxDestroy(green));
+    PrintActive("none");
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuCtxSetCurrent(primary));
+    PrintActive("again");
+    uint32_t word = 0;
+    OK(cuMemcpyDtoH(&word, block, 4));
+    Print("word", word);
+    if (is_mapped) {
+      OK(cuMemUnmap(block, 8 * kMiB));
+      OK(cuMemAddressFree(block, 8 * kMiB));
+    } else {
+      OK(cuMemFree(block));
+    }
+    PrintActive("freed");
+    OK(cuDevicePrimaryCtxRelease(0));
+    PrintActive("over");
+  }
+}
