@@ -122,3 +122,40 @@ SCENARIO(kernels_outlive_contexts) {
     OK(cuCtxDestroy(context));
   }
 }
+
+// A library is unloaded from all contexts at once, whichever is current.
+SCENARIO(functions_end_with_their_library) {
+  OK(cuInit(0));
+  CUcontext first = nullptr, second = nullptr;
+  OK(CreateContext(&second, 0));
+  OK(CreateContext(&first, 0));
+  Alloc(64 * kMiB);  // managed memory: parameters are looked at
+  CUlibrary library = nullptr;
+  const auto by_kernel = [&](const char* name) {
+    CUkernel kernel = nullptr;
+    CUfunction function = nullptr;
+    OK(cuLibraryGetKernel(&kernel, library, name));
+    OK(cuKernelGetFunction(&function, kernel));
+    return function;
+  };
+  const auto by_module = [&](const char* name) {
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    OK(cuLibraryGetModule(&module, library));
+    OK(cuModuleGetFunction(&function, module, name));
+    return function;
+  };
+  for (CUcontext const current : {first, second, CUcontext{}}) {
+    for (const bool is_by_module : {false, true}) {
+      OK(cuLibraryLoadData(&library, kEightAndOne, nullptr, nullptr, 0, nullptr, nullptr, 0));
+      const auto get = [&](const char* name) { return is_by_module ? by_module(name) : by_kernel(name); };
+      LaunchInContextsInTurn(first, get, [&](CUcontext context) {
+        OK(cuCtxSetCurrent(current));
+        OK(cuLibraryUnload(library));
+        OK(cuCtxSetCurrent(context));
+        OK(cuLibraryLoadData(&library, kEightAndOne, nullptr, nullptr, 0, nullptr, nullptr, 0));
+      });
+      OK(cuLibraryUnload(library));
+    }
+  }
+}
