@@ -17,6 +17,50 @@ CUgraphNode InExec(CUgraphExec exec, CUgraphNode n) {
   return it == exec->node.end() ? nullptr : it->second;
 }
 
+// Count and type of the operations stay.
+bool SameOperations(const CUgraphNode_st& node, const CUDA_BATCH_MEM_OP_NODE_PARAMS& p) {
+  return p.paramArray != nullptr &&
+         std::equal(node.values.begin(), node.values.end(), p.paramArray, p.paramArray + p.count,
+                    [](const auto& a, const auto& b) { return a.operation == b.operation; });
+}
+
+// Types of memory stay, and where it is mapped.
+bool SameSides(const CUDA_MEMCPY3D& a, const CUDA_MEMCPY3D& b) {
+  const auto place = [](CUmemorytype type, CUdeviceptr at) {
+    return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED ? simgpu::FindAllocation(at) != nullptr
+                                                                         : false;
+  };
+  return a.srcMemoryType == b.srcMemoryType && a.dstMemoryType == b.dstMemoryType &&
+         place(a.srcMemoryType, a.srcDevice) == place(b.srcMemoryType, b.srcDevice) &&
+         place(a.dstMemoryType, a.dstDevice) == place(b.dstMemoryType, b.dstDevice);
+}
+
+// Whether an executable graph of `old` may become one of `g`; if not, `at` is the node.
+CUgraphExecUpdateResult Compare(CUgraph old, CUgraph g, CUgraphNode* at) {
+  if (g->nodes.size() != old->nodes.size()) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+  std::map<CUgraphNode, size_t> index_new, index_old;
+  for (size_t i = 0; i < g->nodes.size(); ++i) {
+    index_new[g->nodes[i].get()] = i;
+    index_old[old->nodes[i].get()] = i;
+  }
+  for (size_t i = 0; i < g->nodes.size(); ++i) {
+    const CUgraphNode a = old->nodes[i].get(), b = g->nodes[i].get();
+    *at = b;
+    if (a->type != b->type) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+    if (a->after.size() != b->after.size()) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    for (size_t k = 0; k < a->after.size(); ++k) {
+      if (index_old[a->after[k]] != index_new[b->after[k]]) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    }
+    if (a->type == CU_GRAPH_NODE_TYPE_MEMCPY && !SameSides(a->copy, b->copy))
+      return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
+    if (a->child == nullptr) continue;
+    CUgraphNode inside = nullptr;
+    if (const auto r = Compare(a->child, b->child, &inside); r != CU_GRAPH_EXEC_UPDATE_SUCCESS) return r;
+  }
+  *at = nullptr;
+  return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
 CUresult Instantiate(CUgraphExec* out, CUgraph g, unsigned long long flags) {
   NEED_ARG(out != nullptr && ValidGraph(g));
   auto exec = std::make_unique<CUgraphExec_st>();
@@ -76,6 +120,7 @@ CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode n, con
   BEGIN(1000);
   CUgraphNode mine = InExec(exec, n);
   NEED_ARG(mine != nullptr && p != nullptr && mine->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+  NEED_ARG(SameOperations(*mine, *p));
   return simgpu::SetValues(mine, *p);
 }
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode n, const CUDA_HOST_NODE_PARAMS* p) {
@@ -90,7 +135,8 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode n, CUg
   BEGIN(2000);
   CUgraphNode mine = InExec(exec, n);
   NEED_ARG(mine != nullptr && mine->child != nullptr && ValidGraph(child));
-  NEED(child->nodes.size() == mine->child->nodes.size(), CUDA_ERROR_INVALID_VALUE);
+  CUgraphNode at = nullptr;
+  NEED_ARG(Compare(mine->child, child, &at) == CU_GRAPH_EXEC_UPDATE_SUCCESS);
   simgpu::DropKept(mine->child);
   std::map<CUgraphNode, CUgraphNode> map;
   mine->child = simgpu::CloneGraph(child, &map).release();
@@ -143,26 +189,8 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph g, CUgraphExecUpdateResu
   BEGIN(20000);
   NEED_ARG(ValidExec(exec) && ValidGraph(g) && info != nullptr);
   *info = CUgraphExecUpdateResultInfo{};
-  const auto fail = [&](CUgraphExecUpdateResult why, CUgraphNode n) {
-    info->result = why;
-    info->errorNode = n;
-    return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
-  };
-  if (g->nodes.size() != exec->graph->nodes.size()) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr);
-  std::map<CUgraphNode, size_t> index_new, index_old;
-  for (size_t i = 0; i < g->nodes.size(); ++i) {
-    index_new[g->nodes[i].get()] = i;
-    index_old[exec->graph->nodes[i].get()] = i;
-  }
-  for (size_t i = 0; i < g->nodes.size(); ++i) {
-    CUgraphNode a = exec->graph->nodes[i].get();
-    CUgraphNode b = g->nodes[i].get();
-    if (a->type != b->type) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, b);
-    if (a->after.size() != b->after.size()) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, b);
-    for (size_t k = 0; k < a->after.size(); ++k) {
-      if (index_old[a->after[k]] != index_new[b->after[k]]) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, b);
-    }
-  }
+  info->result = Compare(exec->graph.get(), g, &info->errorNode);
+  if (info->result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   CUgraphExec fresh = nullptr;
   if (const CUresult r = Instantiate(&fresh, g, exec->flags); r != CUDA_SUCCESS) return r;
   simgpu::DropKept(exec->graph.get());

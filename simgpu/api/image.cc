@@ -136,14 +136,19 @@ std::unique_ptr<CUfunc_st> NewFunction() {
   return f;
 }
 
+void EndFunctions(CUmodule m) {
+  for (auto& [name, f] : m->functions) {
+    *f = {};
+    f->magic = kDead;
+    GoneFunctions().push_back(std::move(f));
+  }
+  m->functions.clear();
+}
+
 void EndModules(CUcontext c) {
   for (CUmodule m : c->modules) {
     if (m->library != nullptr) m->library->modules.erase(c);
-    for (auto& [name, f] : m->functions) {
-      *f = {};
-      f->magic = kDead;
-      GoneFunctions().push_back(std::move(f));
-    }
+    EndFunctions(m);
     delete m;
   }
   c->modules.clear();

@@ -17,7 +17,9 @@ std::shared_ptr<SimImage> ParseImage(const void* data, std::string* wrong);
 SimKernelInfo* FindKernel(SimImage& image, const std::string& name);
 
 std::unique_ptr<CUfunc_st> NewFunction();
-// The modules of a context that ends, with their functions. The handles of these are given again.
+// Of a module that is unloaded. Their handles are given again.
+void EndFunctions(CUmodule m);
+// The modules of a context that ends, with their functions.
 void EndModules(CUcontext c);
 
 }  // namespace simgpu

@@ -196,6 +196,10 @@ CUresult cuLibraryLoadFromFile(CUlibrary* out, const char* path, CUjit_option* a
 CUresult cuLibraryUnload(CUlibrary l) {
   BEGIN(20000);
   NEED(l != nullptr && l->magic == kModuleMagic, CUDA_ERROR_INVALID_HANDLE);
+  for (const auto& [context, m] : l->modules) {
+    simgpu::EndFunctions(m);
+    m->magic = kDead;
+  }
   l->magic = kDead;
   return CUDA_SUCCESS;
 }

@@ -1,7 +1,4 @@
 // Contexts that end, and what outlives them.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "test/engine/green.h"
 #include "test/engine/scenario.h"
 
@@ -120,123 +117,6 @@ SCENARIO(pool_memory_outlives_a_created_context) {
   PrintDigest("again", again, kBytes);
 }
 
-namespace {
-
-// The place of a launch's parameters at the end of readable memory: a word more cannot be read.
-void** PlaceOfOneParameter() {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  void* const pages = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  EXPECT(pages != MAP_FAILED && mprotect(static_cast<char*>(pages) + page, page, PROT_NONE) == 0);
-  return reinterpret_cast<void**>(static_cast<char*>(pages) + page) - 1;
-}
-
-// Launches a function of eight parameters in a context, ends the context without unloading anything, and launches a
-// function of one parameter in the next. The driver gives the handle again. `get` loads such a function.
-template <typename Get, typename End>
-void LaunchInContextsInTurn(CUcontext context, Get get, End end) {
-  const auto launch = [](CUfunction function, void** parameters) {
-    CUstream stream = nullptr;
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
-    OK(cuStreamSynchronize(stream));
-  };
-  std::array<uint64_t, 8> words{};
-  std::array<void*, 8> eight{};
-  for (size_t i = 0; i < 8; ++i) eight.at(i) = &words.at(i);
-  const CUfunction old = get("eight");
-  launch(old, eight.data());
-  end(context);
-  void** const one = PlaceOfOneParameter();
-  *one = words.data();
-  const CUfunction next = get("one");
-  Print("the same handle", next == old ? 1 : 0);
-  launch(next, one);
-}
-
-constexpr const char* kEightAndOne =
-    "simgpu-module 1\nkernel eight params 8,8,8,8,8,8,8,8 ns 1000\nkernel one params 8 ns 1000\n";
-
-CUfunction FunctionOfModule(const char* name) {
-  CUmodule module = nullptr;
-  CUfunction function = nullptr;
-  OK(cuModuleLoadData(&module, kEightAndOne));
-  OK(cuModuleGetFunction(&function, module, name));
-  return function;
-}
-
-CUfunction FunctionOfLibrary(const char* name) {
-  static CUlibrary library = nullptr;
-  if (library == nullptr) OK(cuLibraryLoadData(&library, kEightAndOne, nullptr, nullptr, 0, nullptr, nullptr, 0));
-  CUkernel kernel = nullptr;
-  CUfunction function = nullptr;
-  OK(cuLibraryGetKernel(&kernel, library, name));
-  OK(cuKernelGetFunction(&function, kernel));
-  return function;
-}
-
-void DestroyAndCreate(CUcontext context) {
-  OK(cuCtxDestroy(context));
-  OK(CreateContext(&context, 0));
-}
-
-void ReleaseAndRetain(CUcontext context) {
-  OK(cuDevicePrimaryCtxRelease(0));
-  OK(cuDevicePrimaryCtxRetain(&context, 0));
-  OK(cuCtxSetCurrent(context));
-}
-
-void Reset(CUcontext context) {
-  OK(cuDevicePrimaryCtxReset(0));
-  OK(cuCtxSetCurrent(context));
-}
-
-}  // namespace
-
-// Functions end with the context of their module. A library, and its kernels, outlive contexts; its functions do not.
-SCENARIO(functions_end_with_their_context) {
-  OK(cuInit(0));
-  for (const auto get : {FunctionOfModule, FunctionOfLibrary}) {
-    CUcontext created = nullptr;
-    OK(CreateContext(&created, 0));
-    Alloc(64 * kMiB);  // managed memory: parameters are looked at
-    LaunchInContextsInTurn(created, get, DestroyAndCreate);
-    for (const auto end : {ReleaseAndRetain, Reset}) {
-      CUcontext primary = nullptr;
-      OK(cuDevicePrimaryCtxRetain(&primary, 0));
-      OK(cuCtxSetCurrent(primary));
-      LaunchInContextsInTurn(primary, get, end);
-      OK(cuDevicePrimaryCtxRelease(0));
-    }
-  }
-}
-
-// The layout of a kernel that is launched by its library's handle stays known.
-SCENARIO(kernels_outlive_contexts) {
-  OK(cuInit(0));
-  CUlibrary library = nullptr;
-  CUkernel kernel = nullptr;
-  OK(cuLibraryLoadData(&library, "simgpu-module 1\nkernel up params 8,8 ns 1000\nupdate p0 0 p1\n", nullptr, nullptr, 0,
-                       nullptr, nullptr, 0));
-  OK(cuLibraryGetKernel(&kernel, library, "up"));
-  for (int i = 0; i < 3; ++i) {
-    CUcontext context = nullptr;
-    OK(CreateContext(&context, 0));
-    CUstream stream = nullptr;
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    std::vector<CUdeviceptr> blocks;
-    for (int k = 0; k < 12; ++k) blocks.push_back(Alloc(64 * kMiB));
-    for (int round = 0; round < 2; ++round) {
-      for (CUdeviceptr block : blocks) {
-        uint64_t bytes = 64 * kMiB;
-        void* parameters[] = {&block, &bytes};
-        OK(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
-      }
-    }
-    for (const CUdeviceptr block : blocks) PrintDigest("block", block, 64 * kMiB);
-    OK(cuCtxDestroy(context));
-  }
-}
-
 // A green context ends while its stream waits for a value in memory that moves. The work behind the wait goes on.
 SCENARIO(value_waits_outlive_green_contexts) {
   Card card;
@@ -313,4 +193,77 @@ SCENARIO(releases_beyond_the_last_are_refused) {
   EXPECT(word == 0x77);
   OK(cuMemFree(block));
   OK(cuDevicePrimaryCtxRelease(0));
+}
+
+namespace {
+
+void PrintActive(const char* what) {
+  unsigned flags = 0;
+  int is_active = 0;
+  OK(cuDevicePrimaryCtxGetState(0, &flags, &is_active));
+  Print(what, static_cast<uint64_t>(is_active));
+}
+
+// VMM memory of one handle, with a reservation.
+CUdeviceptr Map(size_t bytes) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr at = 0;
+  OK(cuMemAddressReserve(&at, bytes, 0, 0, 0));
+  OK(cuMemCreate(&handle, bytes, &properties, 0));
+  OK(cuMemMap(at, bytes, 0, handle, 0));
+  OK(cuMemSetAccess(at, bytes, &access, 1));
+  OK(cuMemRelease(handle));
+  return at;
+}
+
+}  // namespace
+
+// The primary context is active while the program retains it, or has a green one, whatever memory outlives it.
+SCENARIO(primary_context_is_active_while_the_program_holds_it) {
+  OK(cuInit(0));
+  PrintActive("before");
+  for (const bool is_mapped : {false, true}) {
+    CUcontext primary = nullptr;
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuCtxSetCurrent(primary));
+    CUdeviceptr block = 0;
+    if (is_mapped) {
+      block = Map(8 * kMiB);
+    } else {
+      OK(cuMemAllocAsync(&block, 8 * kMiB, nullptr));
+    }
+    OK(cuMemsetD32(block, 0x77, 2 * kMiB));
+    OK(cuCtxSynchronize());
+    PrintActive("retained");
+    OK(cuDevicePrimaryCtxRelease(0));
+    PrintActive("released");
+    Print("another release", static_cast<uint64_t>(cuDevicePrimaryCtxRelease(0)));
+    OK(cuCtxSetCurrent(nullptr));
+    const CUgreenCtx green = MakeGreen(0);
+    PrintActive("green");
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuDevicePrimaryCtxRelease(0));
+    PrintActive("green still");
+    OK(cuGreenCtxDestroy(green));
+    PrintActive("none");
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuCtxSetCurrent(primary));
+    PrintActive("again");
+    uint32_t word = 0;
+    OK(cuMemcpyDtoH(&word, block, 4));
+    Print("word", word);
+    if (is_mapped) {
+      OK(cuMemUnmap(block, 8 * kMiB));
+      OK(cuMemAddressFree(block, 8 * kMiB));
+    } else {
+      OK(cuMemFree(block));
+    }
+    PrintActive("freed");
+    OK(cuDevicePrimaryCtxRelease(0));
+    PrintActive("over");
+  }
 }

@@ -59,15 +59,6 @@ bool IsUsual(size_t bytes, const CUmemAllocationProp& properties, unsigned long 
          !properties.win32HandleMetaData;
 }
 
-bool HasReservations(const Device* device) SLUICE_REQUIRES(g_mutex) {
-  const auto& all = TheState().reservations;
-  return std::any_of(all.begin(), all.end(), [&](const auto& entry) {
-    const Reserved& reserved = entry.second;
-    const bool is_idle = reserved.is_free && reserved.kept.empty();
-    return reserved.device == device && !is_idle && !reserved.is_gone;
-  });
-}
-
 void DropIdle(uint64_t max_bytes) SLUICE_REQUIRES(g_mutex) {
   State& state = TheState();
   while (!state.idle.empty() && state.idle_bytes > max_bytes) {

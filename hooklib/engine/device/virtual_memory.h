@@ -70,6 +70,9 @@ bool IsUnmapped(CUdeviceptr pointer);
 // Whether a mapping in the range, which begins in one, gives no device rights: the driver refuses copies there.
 bool LacksRights(memory::Extent range);
 
+// Whether the device's primary context is retained for reservations.
+bool HoldsPrimary(const Device* device);
+
 // The device's primary context is about to be reset, which VMM memory outlives: it becomes the driver's own, as far as
 // the budget has room for it.
 void OutliveReset(const Device* device);

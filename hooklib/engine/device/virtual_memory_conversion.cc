@@ -208,6 +208,21 @@ CUresult ConvertToUnmanaged(Reserved* reserved, const char* reason, Settlement* 
   return result;
 }
 
+bool HasReservations(const Device* device) {
+  const auto& all = TheState().reservations;
+  return std::any_of(all.begin(), all.end(), [&](const auto& entry) {
+    const Reserved& reserved = entry.second;
+    const bool is_idle = reserved.is_free && reserved.kept.empty();
+    return reserved.device == device && !is_idle && !reserved.is_gone;
+  });
+}
+
+bool HoldsPrimary(const Device* device) {
+  if (g_highest.load(std::memory_order_relaxed) == 0) return false;
+  MutexLock lock(g_mutex);
+  return HasReservations(device);
+}
+
 // Other threads' work ends with the context, so none of it can meet the moment in which nothing is mapped.
 void OutliveReset(const Device* device) {
   constexpr const char* kReset = "the primary context is reset";

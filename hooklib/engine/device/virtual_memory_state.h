@@ -103,7 +103,8 @@ void FreeIdleIn(memory::Extent range) SLUICE_REQUIRES(g_mutex);
 Physical* FindPhysical(Handle handle) SLUICE_REQUIRES(g_mutex);
 // One of the engine's own values whose memory is gone: driver 580 crashes in calls with a value that it never gave.
 bool IsEnded(Handle handle) SLUICE_REQUIRES(g_mutex);
-Reserved* ReservedAt(memory::Va va) SLUICE_REQUIRES(g_mutex);  // null: none in managed form
+Reserved* ReservedAt(memory::Va va) SLUICE_REQUIRES(g_mutex);         // null: none in managed form
+bool HasReservations(const Device* device) SLUICE_REQUIRES(g_mutex);  // so its primary context is retained
 // One line a reason.
 void LogUnmanaged(const Device& device, const char* reason);
 CUresult Refuse(const char* reason);

@@ -1,5 +1,7 @@
 // Contexts: peers, limits, and their ends, where handles may be given again.
 #include <map>
+#include <optional>
+#include <set>
 
 #include "common/mutex.h"
 #include "hooklib/dispatch/entries.h"
@@ -64,14 +66,54 @@ int CountAttached(CUcontext context, int change) {
   return count;
 }
 
+// What holds a device's primary context.
+struct Holders {
+  int retained = 0;  // by the application, and once for the engine's reservations
+  int most_retained = 0;
+  std::set<CUgreenCtx> greens;
+  bool had_greens = false;
+};
+Mutex g_holders;  // guards the map; no other lock is taken inside
+std::map<CUdevice, Holders>& AllHolders() SLUICE_REQUIRES(g_holders) {
+  static auto& all = *new std::map<CUdevice, Holders>();
+  return all;
+}
+
 // How often the application, or a reservation of the engine's, has retained the primary context, after `change`.
 int CountRetained(CUdevice ordinal, int change) {
-  static Mutex mutex;
-  static auto* const counts SLUICE_PT_GUARDED_BY(mutex) = new std::map<CUdevice, int>();
-  MutexLock lock(mutex);
-  int& count = (*counts)[ordinal];
-  count = std::max(0, count + change);
-  return count;
+  MutexLock lock(g_holders);
+  Holders& holders = AllHolders()[ordinal];
+  holders.retained = std::max(0, holders.retained + change);
+  holders.most_retained = std::max(holders.most_retained, holders.retained);
+  return holders.retained;
+}
+
+void NoteGreen(CUdevice ordinal, CUgreenCtx green) {
+  MutexLock lock(g_holders);
+  AllHolders()[ordinal].greens.insert(green);
+  AllHolders()[ordinal].had_greens = true;
+}
+// Its device, if it was known.
+std::optional<CUdevice> ForgetGreen(CUgreenCtx green) {
+  MutexLock lock(g_holders);
+  for (auto& [ordinal, holders] : AllHolders()) {
+    if (holders.greens.erase(green)) return ordinal;
+  }
+  return std::nullopt;
+}
+
+// Whether the application has released the primary context as often as it retained it. Of one that it never held here,
+// nothing is known.
+bool HasReleasedAll(const Device& device) {
+  const int own = virtual_memory::HoldsPrimary(&device) ? 1 : 0;
+  MutexLock lock(g_holders);
+  const Holders& holders = AllHolders()[device.ordinal];
+  return holders.retained <= own && (holders.most_retained > own || holders.had_greens);
+}
+
+bool HasGreen(CUdevice ordinal) {
+  MutexLock lock(g_holders);
+  return !AllHolders()[ordinal].greens.empty();
 }
 
 // The device's primary context; null: it is not active. Retaining it shows which of the device's contexts it is.
@@ -93,9 +135,9 @@ CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   CUcontext context = nullptr;
   if (Device* const device = DeviceByOrdinal(ordinal)) {
     if (reset) virtual_memory::OutliveReset(device);
-    const bool is_kept = device->ReleasePrimary(reset);
+    const bool is_kept = device->ReleasePrimary(reset) || virtual_memory::HoldsPrimary(device);
     // The driver would take the engine's reference for the program's, which has none left.
-    if (is_kept && CountRetained(ordinal, 0) == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!reset && is_kept && HasReleasedAll(*device)) return CUDA_ERROR_INVALID_CONTEXT;
     context = ActivePrimary(ordinal);
   }
   // A green context may outlive the last release, and so may the memory. So evictions and discards are left out then,
@@ -184,6 +226,11 @@ CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
   if (result == CUDA_SUCCESS && context) NoteGreenContext(*context, green);
   return result;
 }
+CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc description, CUdevice ordinal, unsigned flags) {
+  const CUresult result = g_real.cuGreenCtxCreate(green, description, ordinal, flags);
+  if (result == CUDA_SUCCESS) NoteGreen(ordinal, *green);
+  return result;
+}
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
   const CUcontext context = ContextOfGreen(green);
   if (context) {
@@ -196,8 +243,12 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     if (primary) primaries[device->ordinal] = primary;
   }
   for (const auto& [ordinal, primary] : primaries) EndTransfersOf(primary);
+  const std::optional<CUdevice> known = ForgetGreen(green);  // the handle may be given again behind the call
   const CUresult result = g_real.cuGreenCtxDestroy(green);
-  if (result != CUDA_SUCCESS) return result;
+  if (result != CUDA_SUCCESS) {
+    if (known) NoteGreen(*known, green);
+    return result;
+  }
   if (context) {
     ForgetCapturesOf(context);
     ForgetGreenContext(green);
@@ -210,6 +261,14 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
   const CUresult result = g_real.cuDevicePrimaryCtxRetain(context, ordinal);
   if (result == CUDA_SUCCESS) CountRetained(ordinal, 1);
+  return result;
+}
+// The engine keeps it beyond the application's last release, for memory of pools and reservations.
+CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned* flags, int* active) {
+  const CUresult result = g_real.cuDevicePrimaryCtxGetState(ordinal, flags, active);
+  if (result != CUDA_SUCCESS || !*active) return result;
+  const Device* const device = DeviceByOrdinal(ordinal);
+  if (device && HasReleasedAll(*device) && !HasGreen(ordinal)) *active = 0;
   return result;
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {

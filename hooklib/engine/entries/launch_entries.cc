@@ -287,11 +287,18 @@ CUresult cuModuleUnload(CUmodule module) {
   return g_real.cuModuleUnload(module);
 }
 CUresult cuLibraryUnload(CUlibrary library) {
-  // Functions of a library are known by it as kernels, and by its module otherwise.
-  CUmodule module = nullptr;
-  if (g_real.cuLibraryGetModule && g_real.cuLibraryGetModule(&module, library) == CUDA_SUCCESS) ForgetFunctions(module);
   ForgetFunctions(library);
   return g_real.cuLibraryUnload(library);
+}
+CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
+  const CUresult result = g_real.cuLibraryGetModule(module, library);
+  if (result == CUDA_SUCCESS) NoteModuleOf(library, *module);
+  return result;
+}
+CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  const CUresult result = g_real.cuKernelGetFunction(function, kernel);
+  if (result == CUDA_SUCCESS) NoteFunctionOf(kernel, *function);
+  return result;
 }
 
 }  // namespace entry

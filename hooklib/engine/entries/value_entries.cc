@@ -2,6 +2,7 @@
 // refuses them in managed memory, where copies, memsets and waits for other words do the same.
 #include <algorithm>
 
+#include "hooklib/dispatch/caller.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/block_ends.h"
@@ -92,10 +93,9 @@ bool AnyIsRefused(const CUstreamBatchMemOpParams* list, unsigned count) {
   return list && std::any_of(list, list + count, is_refused);
 }
 
-// A call of one write, in managed memory.
-CUresult Write(CUstream stream, bool per_thread, CUdeviceptr at, uint64_t value, unsigned flags, size_t bytes,
-               const std::function<CUresult()>& real) {
-  if (!IsCaptured(stream, per_thread)) return FillValue(stream, per_thread, at, value, bytes);
+// A call of one write, which is captured.
+CUresult CaptureWrite(CUstream stream, bool per_thread, CUdeviceptr at, uint64_t value, unsigned flags, size_t bytes,
+                      const std::function<CUresult()>& real) {
   CUstreamBatchMemOpParams op{};
   op.writeValue.operation = bytes == 4 ? CU_STREAM_MEM_OP_WRITE_VALUE_32 : CU_STREAM_MEM_OP_WRITE_VALUE_64;
   op.writeValue.address = at;
@@ -108,13 +108,18 @@ CUresult Write(CUstream stream, bool per_thread, CUdeviceptr at, uint64_t value,
 
 namespace entry {
 
-#define SLUICE_WRITE_VALUE_OF(name, type, bytes, flavour)                                                     \
-  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                                \
-    if (IsRefused(at, bytes)) return CUDA_ERROR_INVALID_VALUE;                                                \
-    const auto real = [&] { return g_real.name(stream, at, value, flags); };                                  \
-    if (IsManagedHere(at) && at % (bytes) == 0) return Write(stream, flavour, at, value, flags, bytes, real); \
-    if (!IsCaptured(stream, flavour)) WriteOne(at, bytes);                                                    \
-    return QueueUnplanned(stream, flavour, real);                                                             \
+#define SLUICE_WRITE_VALUE_OF(name, type, bytes, flavour)                                            \
+  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                       \
+    if (IsRefused(at, bytes)) return CUDA_ERROR_INVALID_VALUE;                                       \
+    const bool is_captured = IsCaptured(stream, flavour);                                            \
+    const auto real = [&] {                                                                          \
+      return QueueUnplanned(stream, flavour, [&] { return g_real.name(stream, at, value, flags); }); \
+    };                                                                                               \
+    if (is_captured && !CalledFromUnmanagedLibrary(__builtin_return_address(0)))                     \
+      return CaptureWrite(stream, flavour, at, value, flags, bytes, real);                           \
+    if (IsManagedHere(at) && at % (bytes) == 0) return FillValue(stream, flavour, at, value, bytes); \
+    if (!is_captured) WriteOne(at, bytes);                                                           \
+    return real();                                                                                   \
   }
 #define SLUICE_WRITE_VALUE(name, type, bytes)     \
   SLUICE_WRITE_VALUE_OF(name, type, bytes, false) \
@@ -132,9 +137,11 @@ SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
       if (!is_captured) WriteValues(from, n);                                                      \
       return QueueUnplanned(stream, flavour, [&] { return g_real.name(stream, n, from, flags); }); \
     };                                                                                             \
-    if (flags || count > kMaxBatch || !AnyNamesManaged(list, count)) return real(count, list);     \
-    if (!is_captured) return OneByOne(stream, flavour, count, list, real);                         \
-    return CaptureValues(stream, flavour, count, list, [&] { return real(count, list); });         \
+    if (flags || count > kMaxBatch) return real(count, list);                                      \
+    if (is_captured && !CalledFromUnmanagedLibrary(__builtin_return_address(0)))                   \
+      return CaptureValues(stream, flavour, count, list, [&] { return real(count, list); });       \
+    if (!AnyNamesManaged(list, count)) return real(count, list);                                   \
+    return OneByOne(stream, flavour, count, list, real);                                           \
   }
 #define SLUICE_BATCH_OF_VALUES(name)     \
   SLUICE_BATCH_OF_VALUES_OF(name, false) \

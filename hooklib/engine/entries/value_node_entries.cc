@@ -1,9 +1,12 @@
-// Nodes of graphs that write values. Where a value lies in managed memory, which the driver refuses, a child graph does
-// the same (value_graphs.h). To the application it is the node that it asked for.
+// Nodes of graphs that write values. The driver refuses them in managed memory, where a child graph does the same
+// (value_graphs.h). Since a node's memory may change, a child graph stands for each that writes. To the application it
+// is the node that it asked for.
+#include <algorithm>
 #include <atomic>
 
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/entries/value_nodes.h"
 #include "hooklib/engine/execute/stream_values.h"
 #include "hooklib/engine/execute/value_graphs.h"
@@ -29,13 +32,22 @@ bool CanReplace(const CUDA_BATCH_MEM_OP_NODE_PARAMS& p) {
   return true;
 }
 
+// Whether the node, or another one that takes its place in an executable graph, may write into managed memory.
+bool MayWriteManaged(const CUDA_BATCH_MEM_OP_NODE_PARAMS& p) {
+  if (!p.paramArray || std::none_of(p.paramArray, p.paramArray + p.count, IsWrite)) return false;
+  CUcontext context = p.ctx;
+  if (!context) g_real.cuCtxGetCurrent(&context);
+  const ContextScope scope(context);
+  const Device* const device = scope.is_current() ? CurrentDevice() : nullptr;
+  return device && device->managed;
+}
+
 void LogNodeRefused() {
   static std::atomic<bool> logged{false};
   if (logged.exchange(true)) return;
   SLUICE_LOG(kWarn,
-             "a node of a graph is to write a value into memory that is oversubscribed, but was made for other memory, "
-             "which the driver refuses: make the node with such an address, or put the value into an allocation of at "
-             "most 4 KiB");
+             "a node of a graph is to write a value into memory that is oversubscribed, which the driver refuses: make "
+             "a new node with that address, or put the value into an allocation of at most 4 KiB");
 }
 
 // A graph for the time of one call.
@@ -116,8 +128,9 @@ void LogWaitRefused() {
 CUresult AddValues(const CUDA_BATCH_MEM_OP_NODE_PARAMS& p, const std::function<CUresult()>& real,
                    const std::function<CUresult(CUgraph)>& add_child) {
   if (AnyInPool(p.paramArray, p.count)) return CUDA_ERROR_INVALID_VALUE;
-  if (!AnyNamesManaged(p.paramArray, p.count) || !CanReplace(p)) return real();
-  return OwnGraph().With(p, add_child);
+  if (!CanReplace(p) || !MayWriteManaged(p)) return real();
+  const CUresult result = OwnGraph().With(p, add_child);
+  return result == CUDA_SUCCESS || AnyNamesManaged(p.paramArray, p.count) ? result : real();
 }
 
 CUresult CaptureValues(CUstream handle, bool per_thread, unsigned count, CUstreamBatchMemOpParams* list,

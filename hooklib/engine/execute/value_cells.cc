@@ -22,6 +22,7 @@ struct Place {
   CUcontext context = nullptr;
   std::vector<void*> pages;
   std::vector<Cell> free, queued;  // queued: free when their copy is over
+  CUdeviceptr sink = 0;            // ends with the context
 };
 
 // No call of the driver's is made under the lock: the driver gives cells back while it holds its own.
@@ -84,13 +85,17 @@ std::vector<Cell> MakePage(uint64_t number) {
   return cells;
 }
 
+// Which owns the memory of the current context.
+CUcontext HomeOf(CUcontext context) {
+  Device* const device = CurrentDevice();
+  RelaxedCapture relaxed;
+  return device ? device->MemoryContext(context) : context;
+}
+
 }  // namespace
 
 std::vector<Cell> Take(CUcontext context, size_t count) {
-  if (Device* const device = CurrentDevice()) {
-    RelaxedCapture relaxed;
-    context = device->MemoryContext(context);
-  }
+  context = HomeOf(context);
   uint64_t number;
   while (true) {
     {
@@ -108,6 +113,21 @@ std::vector<Cell> Take(CUcontext context, size_t count) {
     if (page.empty()) return {};
     GiveBack(page);
   }
+}
+
+CUdeviceptr Sink(CUcontext context) {
+  context = HomeOf(context);
+  {
+    MutexLock lock(g_mutex);
+    if (const CUdeviceptr sink = Places()[NumberOf(context)].sink) return sink;
+  }
+  RelaxedCapture relaxed;
+  CUdeviceptr made = 0;
+  if (g_real.cuMemAllocManaged(&made, sizeof(uint64_t), CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS) return 0;
+  MutexLock lock(g_mutex);
+  CUdeviceptr& sink = Places()[NumberOf(context)].sink;
+  if (!sink) sink = made;  // else another thread's is used: to free this one would wait for the GPU
+  return sink;
 }
 
 void GiveBack(const std::vector<Cell>& cells) {

@@ -17,11 +17,14 @@ struct Cell {
   uint32_t turn = 0;          // its newest value
   uint64_t place = 0;         // of which context's memory
 
+  CUdeviceptr at() const { return passed - sizeof(uint64_t); }  // `value`, for the GPU
   void* unused() const { return reinterpret_cast<uint32_t*>(value) + 3; }
 };
 
 // Cells of the context, which is the current one; empty: there are none. All of this is thread-safe.
 std::vector<Cell> Take(CUcontext context, size_t count);
+// 8 bytes of managed memory in the context, which is the current one, that no program reads; 0: there are none.
+CUdeviceptr Sink(CUcontext context);
 // Nothing reads them any more. Makes no call of the driver's.
 void GiveBack(const std::vector<Cell>& cells);
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
@@ -16,6 +17,7 @@ struct NodeValues {
   CUDA_BATCH_MEM_OP_NODE_PARAMS params{};
   std::vector<CUstreamBatchMemOpParams> list;
   std::vector<value_cells::Cell> cells;
+  CUdeviceptr sink = 0;
   CUuserObject object = nullptr;
 };
 
@@ -39,7 +41,6 @@ void CUDA_CB End(void* data) {
   value_cells::GiveBack(values->cells);
 }
 
-bool IsReplaced(const CUstreamBatchMemOpParams& op) { return IsWrite(op) && NamesManaged(op); }
 bool IsWide(const CUstreamBatchMemOpParams& op) { return op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64; }
 
 // Nodes one behind the other, which go again where one of them fails.
@@ -84,32 +85,37 @@ void AppendCopy(Chain* chain, CUcontext context, const CUDA_MEMCPY3D& copy) {
   });
 }
 
+// Each write is a copy, and the driver's write behind it. Where the memory moves, the copy writes it and the other one
+// the word that the copy has read, the same value. Elsewhere the copy writes what no program reads. So a change of the
+// address leaves a copy in managed memory, as the driver demands for executable graphs, and a write outside of it.
 void AppendAll(Chain* chain, NodeValues* values) {
   CUDA_BATCH_MEM_OP_NODE_PARAMS& p = values->params;
   auto cell = values->cells.begin();
   // What tells the graph from others: at its start, wherever its first value goes.
-  if (!IsReplaced(p.paramArray[0])) {
+  if (!IsWrite(p.paramArray[0])) {
     CUDA_MEMCPY3D copy = CopyOf(*cell, sizeof(uint32_t));
     copy.dstMemoryType = CU_MEMORYTYPE_HOST;
     copy.dstHost = cell++->unused();
     AppendCopy(chain, p.ctx, copy);
   }
-  for (unsigned i = 0; i < p.count;) {
-    unsigned end = i;
-    while (end < p.count && !IsReplaced(p.paramArray[end])) ++end;
-    if (end != i) {
-      const CUDA_BATCH_MEM_OP_NODE_PARAMS part{p.ctx, end - i, p.paramArray + i, p.flags};
-      chain->Append([&](CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count) {
-        return g_real.cuGraphAddBatchMemOpNode(node, graph, after, count, &part);
-      });
-    } else {
-      const CUstreamBatchMemOpParams& op = p.paramArray[end++];
+  std::vector<CUstreamBatchMemOpParams> list = values->list;
+  for (size_t i = 0; i < list.size();) {
+    CUstreamBatchMemOpParams& op = list[i];
+    if (IsWrite(op)) {
       *cell->value = IsWide(op) ? op.writeValue.value64 : op.writeValue.value;
-      CUDA_MEMCPY3D copy = CopyOf(*cell++, IsWide(op) ? 8 : 4);
+      CUDA_MEMCPY3D copy = CopyOf(*cell, IsWide(op) ? 8 : 4);
       copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-      copy.dstDevice = op.writeValue.address;
+      copy.dstDevice = values->sink;
+      if (NamesManaged(op)) copy.dstDevice = std::exchange(op.writeValue.address, cell->at());
       AppendCopy(chain, p.ctx, copy);
+      ++cell;
     }
+    size_t end = i + 1;
+    while (end < list.size() && !IsWrite(list[end])) ++end;
+    const CUDA_BATCH_MEM_OP_NODE_PARAMS part{p.ctx, static_cast<unsigned>(end - i), list.data() + i, p.flags};
+    chain->Append([&](CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count) {
+      return g_real.cuGraphAddBatchMemOpNode(node, graph, after, count, &part);
+    });
     i = end;
   }
 }
@@ -173,8 +179,10 @@ CUresult Fill(CUgraph graph, const CUDA_BATCH_MEM_OP_NODE_PARAMS& p) {
   if (!p.ctx) g_real.cuCtxGetCurrent(&values->params.ctx);
   const ContextScope scope(values->params.ctx);
   RelaxedCapture relaxed;
-  size_t needed = IsReplaced(values->list.front()) ? 0 : 1;
-  for (const CUstreamBatchMemOpParams& op : values->list) needed += IsReplaced(op);
+  values->sink = value_cells::Sink(values->params.ctx);
+  if (!values->sink) return CUDA_ERROR_OUT_OF_MEMORY;
+  size_t needed = IsWrite(values->list.front()) ? 0 : 1;
+  for (const CUstreamBatchMemOpParams& op : values->list) needed += IsWrite(op);
   values->cells = value_cells::Take(values->params.ctx, needed);
   if (values->cells.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
   NodeValues* const old = Recognize(graph);

@@ -1,5 +1,6 @@
-// Graphs that stand for nodes of values in memory that moves. The driver refuses such nodes. A child graph takes a
-// node's place: copies from pinned words write the values there, and nodes of the driver's do the rest.
+// Graphs that stand for nodes that write values. The driver refuses such nodes in memory that moves. A child graph
+// takes a node's place: copies from pinned words write the values there, and nodes of the driver's do the rest. Its
+// shape follows from the operations alone: where their memory lies may change in an executable graph.
 //
 // The driver copies a graph in many ways. So a copy is known by itself: it begins with a copy from a word that belongs
 // to the node's values.

@@ -172,7 +172,9 @@ CUDA_KERNEL_NODE_PARAMS_v2 ToVersion2(const CUDA_KERNEL_NODE_PARAMS_v1& p) {
 
 CUfunction FunctionOf(const CUDA_KERNEL_NODE_PARAMS_v2& p) {
   CUfunction function = p.func;
-  if (!function && p.kern && g_real.cuKernelGetFunction) g_real.cuKernelGetFunction(&function, p.kern);
+  if (!function && p.kern && g_real.cuKernelGetFunction &&
+      g_real.cuKernelGetFunction(&function, p.kern) == CUDA_SUCCESS)
+    NoteFunctionOf(p.kern, function);
   return function;
 }
 

@@ -16,7 +16,7 @@ namespace sluice {
 
 namespace {
 
-Mutex g_mutex;  // guards the three below; no other lock is taken inside
+Mutex g_mutex;  // guards the four below; no other lock is taken inside
 std::unordered_map<CUfunction, std::unique_ptr<FunctionInfo>>& Functions() SLUICE_REQUIRES(g_mutex) {
   static auto& map = *new std::unordered_map<CUfunction, std::unique_ptr<FunctionInfo>>();
   return map;
@@ -29,6 +29,15 @@ std::deque<std::unique_ptr<FunctionInfo>>& Retired() SLUICE_REQUIRES(g_mutex) {
 std::vector<std::unique_ptr<FunctionInfo>>& Ownerless() SLUICE_REQUIRES(g_mutex) {
   static auto& ownerless = *new std::vector<std::unique_ptr<FunctionInfo>>();
   return ownerless;
+}
+// Libraries' modules, with their contexts. Others' handles may be among them that were given again.
+struct LibraryModule {
+  CUlibrary library = nullptr;
+  CUcontext context = nullptr;
+};
+std::unordered_map<const void*, LibraryModule>& LibraryModules() SLUICE_REQUIRES(g_mutex) {
+  static auto& modules = *new std::unordered_map<const void*, LibraryModule>();
+  return modules;
 }
 // No launch reads the description of a module that is long unloaded.
 constexpr size_t kMaxRetired = 1024;
@@ -168,14 +177,41 @@ void ForgetIf(Is is) SLUICE_REQUIRES(g_mutex) {
 
 }  // namespace
 
+void NoteModuleOf(CUlibrary library, CUmodule module) {
+  {
+    MutexLock lock(g_mutex);
+    const auto it = LibraryModules().find(module);
+    if (it != LibraryModules().end() && it->second.library == library) return;
+  }
+  CUcontext const context = OwnerOf(nullptr);
+  MutexLock lock(g_mutex);
+  LibraryModules()[module] = {library, context};
+}
+
+void NoteFunctionOf(CUkernel kernel, CUfunction function) {
+  CUlibrary library = nullptr;
+  CUmodule module = nullptr;
+  if (g_real.cuKernelGetLibrary && g_real.cuFuncGetModule &&
+      g_real.cuKernelGetLibrary(&library, kernel) == CUDA_SUCCESS &&
+      g_real.cuFuncGetModule(&module, function) == CUDA_SUCCESS)
+    NoteModuleOf(library, module);
+}
+
 void ForgetFunctions(const void* owner) {
   MutexLock lock(g_mutex);
-  ForgetIf([owner](const FunctionInfo& info) { return info.owner == owner || info.owner == nullptr; });
+  ForgetIf([owner](const FunctionInfo& info) SLUICE_REQUIRES(g_mutex) {
+    if (info.owner == owner || info.owner == nullptr) return true;
+    const auto it = LibraryModules().find(info.owner);
+    return it != LibraryModules().end() && it->second.library == owner;
+  });
+  std::erase_if(LibraryModules(),
+                [owner](const auto& entry) { return entry.first == owner || entry.second.library == owner; });
 }
 
 void ForgetFunctionsOf(CUcontext context) {
   MutexLock lock(g_mutex);
   ForgetIf([context](const FunctionInfo& info) { return info.context == context; });
+  std::erase_if(LibraryModules(), [context](const auto& entry) { return entry.second.context == context; });
 }
 
 namespace {

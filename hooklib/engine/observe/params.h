@@ -44,7 +44,10 @@ const FunctionInfo* InfoOf(CUfunction function, CUcontext context);
 // The same without asking the driver: null if this function was not seen yet. For launches that are being captured,
 // where a question about a kernel that is not loaded yet can invalidate the capture.
 const FunctionInfo* KnownInfoOf(CUfunction function);
-// The module or library is unloaded: handles of its functions may be given again.
+// The module belongs to the library: in each context it has another one. The driver does not tell that later.
+void NoteModuleOf(CUlibrary library, CUmodule module);
+void NoteFunctionOf(CUkernel kernel, CUfunction function);  // the same for the function's module
+// The module or library is unloaded, a library with its modules: handles of functions may be given again.
 void ForgetFunctions(const void* owner);
 void ForgetFunctionsOf(CUcontext context);  // it ends, and its modules with it
 

@@ -1,0 +1,154 @@
+// Nodes of values whose memory changes, from and to memory that is oversubscribed.
+#include "test/engine/scenario.h"
+
+using namespace scenario;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+CUstreamBatchMemOpParams WriteOf(CUdeviceptr at, uint64_t value, bool is_wide = false) {
+  CUstreamBatchMemOpParams op{};
+  op.writeValue.operation = is_wide ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  op.writeValue.address = at;
+  op.writeValue.value64 = value;
+  return op;
+}
+CUstreamBatchMemOpParams WaitOf(CUdeviceptr at, uint32_t value) {
+  CUstreamBatchMemOpParams op{};
+  op.waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_32, at, {value}, CU_STREAM_WAIT_VALUE_GEQ, 0};
+  return op;
+}
+
+// A word in a large block, one in a small block, and one in pinned memory, each for two values.
+struct Words {
+  static constexpr uint64_t kBytes = 64 * kMiB, kOther = 800 * kMiB;
+  Card card;
+  CUstream stream = card.Stream();
+  CUdeviceptr large = Alloc(kBytes) + 5 * kMiB, small = Alloc(64), other = Alloc(kOther), pinned = 0;
+  uint32_t* host = nullptr;
+
+  Words() {
+    OK(cuMemHostAlloc(reinterpret_cast<void**>(&host), 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+    OK(cuMemHostGetDevicePointer(&pinned, host, 0));
+  }
+  // The places of the second value of a node are 64 bytes behind.
+  std::array<CUdeviceptr, 3> Places() const { return {large, small, pinned}; }
+
+  void Clear() {
+    for (const CUdeviceptr place : Places()) OK(cuMemsetD8Async(place, 0, 64, stream));
+    card.Named(stream, {Write(other, kOther, 77)});
+    OK(cuStreamSynchronize(stream));
+  }
+  void Run(const char* what, CUgraphExec exec) {
+    Clear();
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    std::printf("%s:", what);
+    for (const CUdeviceptr place : Places()) {
+      std::array<uint32_t, 16> words{};
+      OK(cuMemcpyDtoH(words.data(), place, 64));
+      for (const size_t i : {0, 1, 8, 9}) std::printf(" %x", words.at(i));
+    }
+    std::puts("");
+  }
+};
+
+CUgraphNode Add(CUgraph graph, CUcontext context, std::vector<CUstreamBatchMemOpParams> list) {
+  const CUDA_BATCH_MEM_OP_NODE_PARAMS params{context, static_cast<unsigned>(list.size()), list.data(), 0};
+  CUgraphNode node = nullptr;
+  OK(cuGraphAddBatchMemOpNode(&node, graph, nullptr, 0, &params));
+  return node;
+}
+
+}  // namespace
+
+// From each kind of memory to each, in an executable graph.
+SCENARIO(nodes_of_values_change_their_memory) {
+  Words w;
+  for (const CUdeviceptr from : w.Places()) {
+    for (const CUdeviceptr to : w.Places()) {
+      const auto list = [](CUdeviceptr first, CUdeviceptr second, uint64_t value) {
+        return std::vector{WriteOf(first, value), WriteOf(second + 32, 5ull << 40 | (value + 1), true)};
+      };
+      CUgraph graph = nullptr, next = nullptr;
+      CUgraphExec exec = nullptr;
+      OK(cuGraphCreate(&graph, 0));
+      CUgraphNode const node = Add(graph, w.card.context, list(from, from, 1));
+      OK(cuGraphInstantiate(&exec, graph, 0));
+      w.Run("made", exec);
+      const auto set = [&](const std::vector<CUstreamBatchMemOpParams>& values) {
+        auto copy = values;
+        const CUDA_BATCH_MEM_OP_NODE_PARAMS params{w.card.context, static_cast<unsigned>(copy.size()), copy.data(), 0};
+        return cuGraphExecBatchMemOpNodeSetParams(exec, node, &params);
+      };
+      OK(set(list(to, from, 3)));
+      w.Run("one of two set", exec);
+      OK(set(list(to, to, 5)));
+      w.Run("set", exec);
+      auto back = list(from, to, 7);
+      CUgraphNodeParams general{};
+      general.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+      general.memOp = {w.card.context, 2, back.data(), 0};
+      OK(cuGraphExecNodeSetParams(exec, node, &general));
+      w.Run("set back", exec);
+      OK(cuGraphCreate(&next, 0));
+      Add(next, w.card.context, list(to, to, 9));
+      CUgraphExecUpdateResultInfo info{};
+      OK(cuGraphExecUpdate(exec, next, &info));
+      w.Run("updated", exec);
+      OK(cuGraphExecUpdate(exec, graph, &info));
+      w.Run("updated back", exec);
+      EXPECT(set({WriteOf(to, 11)}) != CUDA_SUCCESS);
+      OK(cuGraphExecDestroy(exec));
+      OK(cuGraphDestroy(graph));
+      OK(cuGraphDestroy(next));
+    }
+  }
+}
+
+// Captured; and a node that begins with a wait, whose values are written in their order.
+SCENARIO(captured_values_change_their_memory) {
+  Words w;
+  for (const bool waits : {false, true}) {
+    std::vector<CUgraph> graphs;
+    for (const CUdeviceptr place : w.Places()) {
+      CUgraph graph = nullptr;
+      OK(cuStreamBeginCapture(w.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+      if (waits) {
+        for (const auto& op : {WaitOf(w.pinned + 16, 0), WriteOf(w.pinned + 16, 1), WriteOf(place, 2),
+                               WaitOf(w.pinned + 16, 1), WriteOf(place, 3)}) {
+          CUstreamBatchMemOpParams one = op;
+          OK(cuStreamBatchMemOp(w.stream, 1, &one, 0));
+        }
+      } else {
+        OK(cuStreamWriteValue32(w.stream, place, 1, 0));
+        OK(cuStreamWriteValue64(w.stream, place + 32, 5ull << 40 | 2, 0));
+      }
+      OK(cuStreamEndCapture(w.stream, &graph));
+      graphs.push_back(graph);
+    }
+    for (CUgraph from : graphs) {
+      CUgraphExec exec = nullptr;
+      OK(cuGraphInstantiate(&exec, from, 0));
+      w.Run("captured", exec);
+      for (CUgraph to : graphs) {
+        CUgraphExecUpdateResultInfo info{};
+        OK(cuGraphExecUpdate(exec, to, &info));
+        w.Run("updated", exec);
+      }
+      OK(cuGraphExecDestroy(exec));
+    }
+    for (CUgraph graph : graphs) OK(cuGraphDestroy(graph));
+  }
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  OK(cuGraphCreate(&graph, 0));
+  CUgraphNode const node = Add(graph, w.card.context, {WaitOf(w.pinned + 16, 0), WriteOf(w.pinned + 16, 1)});
+  OK(cuGraphInstantiate(&exec, graph, 0));
+  w.Run("waits", exec);
+  std::vector<CUstreamBatchMemOpParams> list{WaitOf(w.pinned + 16, 0), WriteOf(w.large, 2)};
+  const CUDA_BATCH_MEM_OP_NODE_PARAMS params{w.card.context, 2, list.data(), 0};
+  OK(cuGraphExecBatchMemOpNodeSetParams(exec, node, &params));
+  w.Run("waits, set", exec);
+  OK(cuGraphExecDestroy(exec));
+  OK(cuGraphDestroy(graph));
+}
