@@ -61,7 +61,7 @@ class OwnGraph {
   OwnGraph& operator=(const OwnGraph&) = delete;
 
   template <typename Use>
-  CUresult With(const CUDA_BATCH_MEM_OP_NODE_PARAMS& p, Use use) {
+  CUresult With(const CUDA_BATCH_MEM_OP_NODE_PARAMS& p, const Use& use) {
     if (result_ == CUDA_SUCCESS) result_ = value_graphs::Fill(graph_, p);
     return result_ == CUDA_SUCCESS ? use(graph_) : result_;
   }
