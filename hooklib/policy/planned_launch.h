@@ -25,6 +25,7 @@ struct PlannedLaunch {
   LaunchClassifier::Traits traits{};
   std::optional<GraphStrategy> strategy{};  // of an oversize graph
   bool explores = false;                    // some of its chunks are being tried
+  bool exceeds_share = false;               // a graph, by more than samples leave: further chunks will be tried
   uint64_t capacity = 0;                    // bytes that may be resident at all
   uint64_t own_capacity = 0;                // its part of them
   size_t reused_chunks = 0;                 // chunks of reused_after_discard_ that it fetches

@@ -118,7 +118,8 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   StreamQueues& queues = *last_queues_.second;
   PlannedLaunch launch{stream, id, can_queue};
   launch.capacity = launch.own_capacity = RoundDown(capacity_, kChunkBytes);
-  SteadySets::Set* const steady = hot_extents || seeks_probe_victim_ || names_launches_ || touched_.explores()
+  if (hot_extents) touched_.companions().EndGroup();
+  SteadySets::Set* const steady = seeks_probe_victim_ || names_launches_ || touched_.explores()
                                       ? nullptr
                                       : steady_sets_.Find(now_, stream, id, extents);
   const bool is_steady = steady && IsSteady(*steady, launch) && reused_after_discard_.empty();
@@ -150,7 +151,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     steady_sets_.NoteRepeat(steady, now_, seq, {launch.traits.sparse, RequiresResidency(launch)}, iterations_.number());
   } else if (all_resident) {
     NoteSet<true, true>(launch, seq);
-    if (steady) steady_sets_.Confirm(steady, now_, stream, launch.set_hash, set_);
+    if (steady && !launch.exceeds_share) steady_sets_.Confirm(steady, now_, stream, launch.set_hash, set_);
   } else {
     NoteSet<true, false>(launch, seq);
   }

@@ -2,6 +2,8 @@
 #ifndef SLUICE_HOOKLIB_POLICY_RESIDENCY_SETTINGS_H_
 #define SLUICE_HOOKLIB_POLICY_RESIDENCY_SETTINGS_H_
 
+#include <utility>
+
 #include "hooklib/policy/residency_state.h"
 
 namespace sluice::policy {
@@ -9,7 +11,10 @@ namespace sluice::policy {
 class ResidencySettings : protected ResidencyState {
  public:
   void set_capacity(uint64_t bytes) {
-    if (bytes < capacity_ && !fault_residue_.empty()) fault_residue_.SweepSoon();  // all of it is evicted now
+    if (bytes < capacity_) {
+      if (!fault_residue_.empty()) fault_residue_.SweepSoon();  // all of it is evicted now
+      steady_sets_.NoteChange(now_);                            // a graph may need samples
+    }
     capacity_ = bytes;
   }
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
@@ -35,7 +40,9 @@ class ResidencySettings : protected ResidencyState {
   void set_max_resident(uint64_t bytes) { max_resident_bytes_ = bytes; }
   // The part of the capacity that is the container's own; the rest is lent. Graphs beyond it are sampled
   // (touched/touched_chunks.cc).
-  void set_share(uint64_t bytes) { share_bytes_ = bytes; }
+  void set_share(uint64_t bytes) {
+    if (std::exchange(share_bytes_, bytes) != bytes) steady_sets_.NoteChange(now_);
+  }
   // Whether ListPlacement is to name launches.
   void set_names_launches(bool does) { names_launches_ = does; }
 

@@ -259,7 +259,7 @@ TEST_CASE("unnamed faults: a faulted chunk is resident and held to the capacity,
   }
 }
 
-TEST_CASE("touched chunks: a copy brings an untouched chunk, and it is not known to be untouched any more") {
+TEST_CASE("touched chunks: a copy brings an untouched chunk, which is touched then") {
   Server server;
   for (int i = 0; i < 12; ++i) server.Replay();
   uint64_t untouched = kWeights;
@@ -268,8 +268,35 @@ TEST_CASE("touched chunks: a copy brings an untouched chunk, and it is not known
   const Plan& plan = server.Queue({Chunks(untouched)});
   CHECK(TotalBytes(plan.now.fetch) == kChunkBytes);
   server.Finish();
-  CHECK(server.At(untouched).touch == Touch::kUnknown);
+  CHECK(server.At(untouched).touch == Touch::kTouched);
   CHECK(server.Resident(untouched));
+}
+
+// A server's inputs lie in the buffer that its graph names.
+TEST_CASE("touched chunks: a chunk that a copy uses in each iteration is not tried each time") {
+  constexpr uint64_t kInputs = kWeights + kCache - 1;
+  Server server;
+  server.used = kCapacity - kWeights - 1;  // more than samples leave
+  uint64_t moved = 0;
+  for (int i = 0; i < 200; ++i) {
+    const Plan& copy = server.Queue({Chunks(kInputs)}, 2);
+    if (i >= 100) moved += TotalBytes(copy.now.fetch) + TotalBytes(copy.now.evict);
+    server.Finish(2);
+    server.Replay();
+    if (i >= 100) moved += server.moved;
+  }
+  CHECK(moved == 0);
+}
+
+TEST_CASE("touched chunks: a graph whose touched chunks are resident is steady") {
+  Server server;
+  for (int i = 0; i < 200; ++i) server.Replay();
+  const uint64_t last = server.At(0).last_use;
+  server.Replay();
+  CHECK(server.At(0).last_use == last);  // noted in the set
+  server.residency.set_share(server.residency.resident_bytes());
+  server.Replay();
+  CHECK(server.At(0).last_use == server.residency.launches());  // samples are wanted
 }
 
 TEST_CASE("touched chunks: freed bytes are forgotten") {

@@ -159,7 +159,7 @@ void Fetches::FetchResident(Chunk* chunk, StreamId stream, PlanStep* step) {
   chunk->FetchWhole();
   chunk->EndProbe();
   chunk->cold = chunk->probe_victim = false;
-  if (TouchSampler::IsLeftOut(*chunk)) touched_.Forget(chunk);
+  if (TouchSampler::IsLeftOut(*chunk)) touched_.Return(chunk, now_);  // launches do not fetch it
   FetchChunk(chunk, stream, step);
 }
 

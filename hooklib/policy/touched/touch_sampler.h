@@ -94,10 +94,11 @@ class TouchSampler {
   void NoteLacking(uint64_t bytes);
   // An untouched chunk is taken for touched, since the one before it was.
   void Presume(Chunk* chunk, uint64_t now);
-  // An untouched chunk is touched again with its companion, so it should not have been tried.
+  // A chunk that is left out is touched again: with its companion, or by a copy, which would end each sample of it while
+  // it comes with each iteration. That says nothing of the operand's other chunks.
   void Return(Chunk* chunk, uint64_t now);
   Companions& companions() { return companions_; }
-  // The chunk's bytes were freed, or something fetched it: nothing is known of it.
+  // The chunk's bytes were freed: nothing is known of it.
   void Forget(Chunk* chunk) {
     if (chunk->touch != memory::Touch::kUnknown) ForgetKnown(chunk);
   }

@@ -42,7 +42,6 @@ size_t TouchedChunks::CountInSet() const {
 // Takes chunks out of the set that are not touched, and those that are tried from here on. Returns the hot chunks.
 size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::optional<size_t> hot_extents,
                                         const StreamQueues& queues, PlannedLaunch* launch, Seq seq) {
-  if (hot_extents) touched_.companions().EndGroup();
   size_t kept = 0;
   bool lacks_chunks = false;
   // One block may hold the caches of all layers: then each launch touches another part of it.
@@ -101,6 +100,7 @@ size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::op
              hot_extents && launch->can_queue && named_bytes > fits && kept * kChunkBytes > most) {
     // Lent memory goes back: the need of a graph must be known before, or its lender waits for nothing. A need just
     // as large as the share would exceed it with each page that is used next.
+    launch->exceeds_share = true;
     size_t over = set_.size() - most / kChunkBytes;
     SampleResident(extents, launch, touched, &over, true, false);
     // Its chunks are fetched for it: their faults would fill the records.
