@@ -3,7 +3,8 @@
 
     experiments/bench/paged_table.py [--build DIR] [--hook DIR] [--check] [ROW...]
 
-Weights of 1.6 GiB, a cache of 4 GiB (slots: 1.9 and 6.3 GiB), a budget of 4 GiB. Virtual milliseconds a step:
+Weights of 1.6 GiB, a cache of 4 GiB (slots: 1.9 and 6.3 GiB), a budget of 4 GiB (slots: all of it may be filled, as
+where cuBLAS tells what launches use; one slot at a time: 6 GiB). Virtual milliseconds a step:
 unhooked; hooked, the mean of the first 50 steps and the median of those behind the first two seconds, each with its
 ratio to unhooked. The last column is the share of settled steps that took over five times the median. --check: each row
 computes the result of the unhooked run, and those whose touched pages fit keep their goal.
@@ -19,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "test" / "lib"))
 import exit_line  # noqa: E402
 
-# name, the pages in use, most times as long as unhooked once settled (0: no goal), sizes other than paged_bench's own
+# workload and ":" with a mark, the pages in use, most times as long as unhooked once settled (0: no goal), sizes other than paged_bench's own
 SLOTS = "1982 6496 8 32 860"
 ROWS = [
     ("first-layers-graph", "the first twelfth; a graph", 1.05, ""),
@@ -31,6 +32,7 @@ ROWS = [
     ("strewn-layers-eager", "the same, launch by launch", 0, ""),
     ("slots-block-eager", "16 slots of a block of 6.3 GiB, launch by launch", 1.05, SLOTS),
     ("slots-block-graph", "the same, a graph made anew each 20 steps", 0, SLOTS),
+    ("slots-block-graph:one", "one slot at a time, for 128 steps", 1.05, SLOTS + " 1 128"),
 ]
 BUDGET_MIB = 4096
 
@@ -39,9 +41,14 @@ def play(build, hook, name, sizes):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_"))}
     env["LD_LIBRARY_PATH"] = f"{build}/lib/simgpu"
     if hook:
-        env |= {"LD_PRELOAD": str(hook / "libsluice.so"), "SLUICE_GPU_MEMORY": f"{BUDGET_MIB}Mi"}
+        budget = BUDGET_MIB * 3 // 2 if name.endswith(":one") else BUDGET_MIB
+        env |= {"LD_PRELOAD": str(hook / "libsluice.so"), "SLUICE_GPU_MEMORY": f"{budget}Mi"}
+        env |= {"SLUICE_MEMORY_FACTOR": "100"} if sizes else {}
     done = subprocess.run(
-        [str(build / "test" / "paged_bench"), name, *sizes.split()], env=env, capture_output=True, text=True
+        [str(build / "test" / "paged_bench"), name.partition(":")[0], *sizes.split()],
+        env=env,
+        capture_output=True,
+        text=True,
     )
     if done.returncode or (hook and not exit_line.attached(done.stderr)):
         sys.exit(f"paged_table: {name} ended with {done.returncode}, or without the hook:\n{done.stderr[-2000:]}")
