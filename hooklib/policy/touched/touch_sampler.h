@@ -94,8 +94,8 @@ class TouchSampler {
   void NoteLacking(uint64_t bytes);
   // An untouched chunk is taken for touched, since the one before it was.
   void Presume(Chunk* chunk, uint64_t now);
-  // A chunk that is left out is touched again: with its companion, or by a copy, which would end each sample of it while
-  // it comes with each iteration. That says nothing of the operand's other chunks.
+  // A chunk that is left out is touched again: with its companion, or by a copy, which would end each sample of it
+  // while it comes with each iteration. That says nothing of the operand's other chunks.
   void Return(Chunk* chunk, uint64_t now);
   Companions& companions() { return companions_; }
   // The chunk's bytes were freed: nothing is known of it.
