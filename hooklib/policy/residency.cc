@@ -49,6 +49,12 @@ void Residency::RemoveArena(Extent arena) {
   repeating_predictor_ = nullptr;
 }
 
+// Sets that leave the chunk out are not complete any more.
+void Residency::ForgetTouch(Chunk* chunk) {
+  if (TouchSampler::IsLeftOut(*chunk)) NoteChange();
+  touched_.Forget(chunk);
+}
+
 void Residency::AddLive(Extent range) {
   ForgetCopies(range);  // new bytes: no copy has written them
   chunks_.ForEach(range, [&](Chunk& chunk) {
@@ -58,7 +64,7 @@ void Residency::AddLive(Extent range) {
       chunk.live_since = now_;
       chunk.cold = chunk.unnamed_by_faults = false;
       chunk.unnamed_out = 0;
-      touched_.Forget(&chunk);
+      ForgetTouch(&chunk);
       if (chunk.has_fault_residue()) fault_residue_.List(&chunk);
       if (chunk.discarded() && !chunk.has_contents() && !chunk.reused_after_discard) {
         chunk.reused_after_discard = true;
@@ -76,7 +82,7 @@ void Residency::RemoveLive(Extent range, Extent owner) {
     ChangeIdle(&chunk, [&] { chunk.live_bytes -= Overlap(range, chunk); });
     if (chunk.live_bytes == 0) {
       --live_chunks_;
-      touched_.Forget(&chunk);
+      ForgetTouch(&chunk);
       chunk.freed_epoch = fences_->Use();
       chunk.freed_at = now_;
       if (!repeating_predictor_ && last_queues_.second)
@@ -151,7 +157,8 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     steady_sets_.NoteRepeat(steady, now_, seq, {launch.traits.sparse, RequiresResidency(launch)}, iterations_.number());
   } else if (all_resident) {
     NoteSet<true, true>(launch, seq);
-    if (steady && !launch.exceeds_share) steady_sets_.Confirm(steady, now_, stream, launch.set_hash, set_);
+    if (steady && !launch.exceeds_share && (can_queue || !hot_extents))
+      steady_sets_.Confirm(steady, now_, stream, launch.set_hash, set_);
   } else {
     NoteSet<true, false>(launch, seq);
   }
@@ -300,6 +307,7 @@ void Residency::ChooseStrategy(PlannedLaunch* launch, std::optional<size_t> hot_
 
 void Residency::ForgetStream(StreamId stream) {
   Settle();
+  NoteChange();  // its sets' uses are noted in no chunk from here on, and its number comes again
   CatchUp();
   const auto queues = queues_.find(stream);
   if (queues != queues_.end()) {  // the number comes again: so does the predictor's memory

@@ -82,6 +82,7 @@ class Residency : public RemoteAccess {
 
  private:
   bool IsSteady(const SteadySets::Set& set, const PlannedLaunch& launch) const;
+  void ForgetTouch(Chunk* chunk);
   bool RequiresResidency(const PlannedLaunch& launch) const {
     return launch.id && !(may_map_remote_ && prefetch_ != Prefetch::kOff && launch.traits.streaming);
   }

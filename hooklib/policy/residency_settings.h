@@ -17,7 +17,9 @@ class ResidencySettings : protected ResidencyState {
     }
     capacity_ = bytes;
   }
-  void set_prefetch(Prefetch mode) { prefetch_ = mode; }
+  void set_prefetch(Prefetch mode) {
+    if (std::exchange(prefetch_, mode) != mode) steady_sets_.NoteChange(now_);  // samples may begin
+  }
   void set_can_discard(bool can) { can_discard_ = can; }
   bool can_discard() const { return can_discard_; }
   // Chunks in host memory keep their contents when they are freed: a discard would save nothing where PopulateDiscarded

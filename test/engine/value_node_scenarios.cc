@@ -1,4 +1,8 @@
 // Nodes of values whose memory changes, from and to memory that is oversubscribed.
+#include <dlfcn.h>
+
+#include <filesystem>
+
 #include "test/engine/scenario.h"
 
 using namespace scenario;  // NOLINT(google-build-using-namespace)
@@ -151,4 +155,35 @@ SCENARIO(captured_values_change_their_memory) {
   w.Run("waits, set", exec);
   OK(cuGraphExecDestroy(exec));
   OK(cuGraphDestroy(graph));
+}
+
+// By a library whose memory is not oversubscribed, into memory that is. Replays write what was captured, whatever was
+// written by others meanwhile.
+SCENARIO(captured_writes_of_nccl_repeat) {
+  Words w;
+  const std::string file = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "engine_nccl/libnccl.so.2";
+  void* const library = dlopen(file.c_str(), RTLD_NOW);
+  EXPECT(library);
+  using Writer = CUresult(CUstream, CUdeviceptr, cuuint64_t);
+  std::vector<CUgraphExec> graphs;
+  for (const char* name : {"nccl_write", "nccl_write_two"}) {
+    auto* const write = reinterpret_cast<Writer*>(dlsym(library, name));
+    CUgraph graph = nullptr;
+    OK(cuStreamBeginCapture(w.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(write(w.stream, w.large, 1));
+    OK(write(w.stream, w.small + 32, 3));
+    OK(cuStreamEndCapture(w.stream, &graph));
+    OK(cuGraphInstantiate(&graphs.emplace_back(), graph, 0));
+    OK(cuGraphDestroy(graph));
+  }
+  for (uint32_t round = 0; round < 3; ++round) {
+    for (CUgraphExec exec : graphs) {
+      w.Run("replayed", exec);
+      for (uint64_t i = 0; i < 2000; ++i) {
+        OK(cuStreamWriteValue64(w.stream, w.large + 64, 100 + i, 0));
+        if (i % 100 == 99) OK(cuStreamSynchronize(w.stream));
+      }
+    }
+  }
+  for (CUgraphExec exec : graphs) OK(cuGraphExecDestroy(exec));
 }

@@ -362,4 +362,18 @@ TEST_CASE("a third stream's use of a chunk ends the steady sets of the stream wh
   }
 }
 
+// Its number comes again with the next stream.
+TEST_CASE("the sets of a stream that ended are not steady any more") {
+  FakeGpu gpu(16, 8);
+  for (int i = 0; i < 100; ++i) {
+    gpu.Queue({Chunks(0, 4)});
+    gpu.Finish();
+  }
+  gpu.residency.ForgetStream(1);
+  gpu.Queue({Chunks(0, 4)});
+  gpu.residency.CountUsed(gpu.residency.launches(), 1);
+  CHECK(gpu.At(0).use[0].stream == 1);
+  CHECK(gpu.At(0).use[0].seq == gpu.seq[1]);
+}
+
 }  // namespace sluice::policy

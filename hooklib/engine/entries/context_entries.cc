@@ -266,7 +266,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
 // The engine keeps it beyond the application's last release, for memory of pools and reservations.
 CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned* flags, int* active) {
   const CUresult result = g_real.cuDevicePrimaryCtxGetState(ordinal, flags, active);
-  if (result != CUDA_SUCCESS || !*active) return result;
+  if (result != CUDA_SUCCESS || !active || !*active) return result;
   const Device* const device = DeviceByOrdinal(ordinal);
   if (device && HasReleasedAll(*device) && !HasGreen(ordinal)) *active = 0;
   return result;

@@ -183,6 +183,7 @@ void NoteModuleOf(CUlibrary library, CUmodule module) {
     const auto it = LibraryModules().find(module);
     if (it != LibraryModules().end() && it->second.library == library) return;
   }
+  RelaxedCapture relaxed;
   CUcontext const context = OwnerOf(nullptr);
   MutexLock lock(g_mutex);
   LibraryModules()[module] = {library, context};
@@ -191,6 +192,7 @@ void NoteModuleOf(CUlibrary library, CUmodule module) {
 void NoteFunctionOf(CUkernel kernel, CUfunction function) {
   CUlibrary library = nullptr;
   CUmodule module = nullptr;
+  RelaxedCapture relaxed;
   if (g_real.cuKernelGetLibrary && g_real.cuFuncGetModule &&
       g_real.cuKernelGetLibrary(&library, kernel) == CUDA_SUCCESS &&
       g_real.cuFuncGetModule(&module, function) == CUDA_SUCCESS)
