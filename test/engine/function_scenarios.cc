@@ -1,4 +1,4 @@
-// Functions of modules and libraries, and what they end with.
+// Functions of modules and libraries, and their ends.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -157,7 +157,7 @@ SCENARIO(captured_values_change_their_memory) {
   OK(cuGraphDestroy(graph));
 }
 
-// By a library whose memory is not oversubscribed, into memory that is. Replays write what was captured, whatever was
+// By a library whose memory is not oversubscribed, into memory that is. Replays write the captured values, whatever was
 // written by others meanwhile.
 SCENARIO(captured_writes_of_nccl_repeat) {
   Words w;

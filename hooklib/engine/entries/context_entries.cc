@@ -66,7 +66,7 @@ int CountAttached(CUcontext context, int change) {
   return count;
 }
 
-// What holds a device's primary context.
+// The holders of a device's primary context.
 struct Holders {
   int retained = 0;  // by the application, and once for the engine's reservations
   int most_retained = 0;
