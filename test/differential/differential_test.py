@@ -20,9 +20,10 @@ import sys
 import time
 
 MIB = 1 << 20
-# Programs hold at most 256 MiB, in blocks of up to 40 MiB. The smaller budget makes most of them evict, once by the
-# simulated driver's own threads and once by the engine's.
-MODES = {"unhooked": None, "fits": 2048 * MIB, "evicts": 32 * MIB, "evicts by requests": 32 * MIB}
+# Programs hold at most 256 MiB, in blocks of up to 40 MiB. The smaller budget makes most of them evict: every other batch
+# through the driver's calls, and the rest through the engine's eviction threads.
+MODES = {"unhooked": None, "fits": 2048 * MIB, "evicts": 32 * MIB, "evicts by threads": 32 * MIB}
+BATCH = 50
 LINE = re.compile(r"^(\d+) (ok|step-\d+|died-\d+|exit-\d+|hangs)\b")
 
 
@@ -48,7 +49,7 @@ class Runner:
         env["SIMGPU_DEADLOCK_MS"] = "50000" if self.is_sanitized else "10000"
         if MODES[mode] is not None:
             env["SLUICE_GPU_MEMORY"] = str(MODES[mode])
-            if mode == "evicts by requests":
+            if mode == "evicts by threads":
                 env["SIMGPU_REQUESTS"] = "threads"
             if self.is_sanitized:
                 del env["SLUICE_DISABLE"]
@@ -180,16 +181,17 @@ def parse(words):
 def main():
     options = parse(sys.argv[1:])
     runner = Runner(options)
-    begin, step = time.monotonic(), 50
+    begin = time.monotonic()
     ran, failed, illegal, evicted = 0, [], [], 0
-    with concurrent.futures.ThreadPoolExecutor(options.jobs * len(MODES)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(options.jobs * 3) as pool:
         pending = {}
 
         def submit(first):
-            last = min(first + step, options.first + options.count) - 1
-            pending[first] = {mode: pool.submit(runner.run, mode, first, last) for mode in MODES}
+            last = min(first + BATCH, options.first + options.count) - 1
+            evicts = "evicts by threads" if first // BATCH % 2 else "evicts"
+            pending[first] = {mode: pool.submit(runner.run, mode, first, last) for mode in ("unhooked", "fits", evicts)}
 
-        starts = list(range(options.first, options.first + options.count, step))
+        starts = list(range(options.first, options.first + options.count, BATCH))
         for first in starts[: options.jobs]:
             submit(first)
         for i, first in enumerate(starts):
@@ -201,7 +203,9 @@ def main():
                 submit(starts[i + options.jobs])
             expected = results["unhooked"][0]
             ran += len(expected)
-            evicted += sum(int(n) for n in re.findall(r"evicted_bytes=(\d+)", results["evicts"][1]))
+            for mode in results:
+                if mode.startswith("evicts"):
+                    evicted += sum(int(n) for n in re.findall(r"evicted_bytes=(\d+)", results[mode][1]))
             for seed, record in expected.items():
                 if not record[0].startswith(f"{seed} ok"):
                     # Once more alone: a busy machine may stop a program at its time limit.
@@ -209,7 +213,7 @@ def main():
                 if not record[0].startswith(f"{seed} ok"):
                     illegal.append((seed, record[0]))
                     continue
-                for mode in MODES:
+                for mode in results:
                     got = results[mode][0].get(seed, ["does not run"])
                     if got != record:
                         # Of the simulated driver: whichever program of this run it stopped.
