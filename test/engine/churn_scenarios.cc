@@ -1,5 +1,7 @@
 // Contexts that are made and destroyed with everything in them, and calls that a program makes again and again: neither
 // host memory nor the time of a round grows.
+#include <pthread.h>
+
 #include <algorithm>
 #include <ctime>
 #include <functional>
@@ -180,4 +182,26 @@ SCENARIO(ten_thousand_pieces_of_advice) {
     OK(cuStreamSynchronize(stream));
   });
   OK(cuMemFree(block));
+}
+
+// Keys' destructors launch on the threads' default streams, behind those of thread-local objects.
+SCENARIO(a_thousand_threads_that_launch_late) {
+  static Card card;
+  static const CUdeviceptr block = Alloc(64 * kMiB);
+  pthread_key_t key{};
+  const auto late = [](void*) { OK(card.TryNamed(nullptr, {Update(block, 64 * kMiB, 1)}, 1000, true)); };
+  EXPECT(pthread_key_create(&key, late) == 0);
+  const auto round = [&] {
+    std::thread([&] {
+      OK(cuCtxSetCurrent(card.context));
+      EXPECT(pthread_setspecific(key, &key) == 0);
+    }).join();
+  };
+  for (int i = 0; i < 200; ++i) round();
+  const long before = ResidentKib();
+  for (int i = 0; i < 800; ++i) round();
+  const long grown = ResidentKib() - before;
+  std::fprintf(stderr, "grown by %ld KiB\n", grown);
+  OK(cuCtxSynchronize());
+  PrintDigest("block", block, 64 * kMiB);
 }

@@ -1,4 +1,6 @@
 // Contexts that end, and what outlives them.
+#include <thread>
+
 #include "test/engine/green.h"
 #include "test/engine/scenario.h"
 
@@ -265,5 +267,111 @@ SCENARIO(primary_context_is_active_while_the_program_holds_it) {
     PrintActive("freed");
     OK(cuDevicePrimaryCtxRelease(0));
     PrintActive("over");
+  }
+}
+
+// A reset ends the primary context that only memory of a pool keeps behind the program's last release.
+SCENARIO(reset_behind_the_last_release) {
+  constexpr uint64_t kBytes = 64 * kMiB;
+  OK(cuInit(0));
+  CUcontext context = nullptr;
+  for (int round = 0; round < 3; ++round) {
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    CUstream stream = nullptr;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    std::vector<CUdeviceptr> blocks;
+    for (int i = 0; i < 12; ++i) {
+      blocks.push_back(Alloc(kBytes));
+      OK(cuMemsetD8Async(blocks.back(), static_cast<unsigned char>(16 * round + i + 1), kBytes, stream));
+    }
+    OK(cuStreamSynchronize(stream));
+    for (size_t i = 0; i < blocks.size(); ++i) PrintDigest("block", blocks[i], kBytes);
+    for (int i = 0; i < 4; ++i) {
+      OK(cuMemFree(blocks.back()));
+      blocks.pop_back();
+    }
+    CUdeviceptr kept = 0;
+    OK(cuMemAllocAsync(&kept, kBytes, stream));
+    OK(cuMemsetD8Async(kept, 9, kBytes, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuDevicePrimaryCtxRelease(0));
+    OK(cuDevicePrimaryCtxReset(0));
+  }
+}
+
+// Memory of a pool keeps the primary context behind the program's last releases, but none of its other memory.
+SCENARIO(released_memory_beside_memory_of_a_pool) {
+  OK(cuInit(0));
+  CUdeviceptr kept = 0;
+  for (int round = 0; round < 16; ++round) {
+    CUcontext context = nullptr;
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    CUstream stream = nullptr;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (round == 0) {
+      OK(cuMemAllocAsync(&kept, 16 * kMiB, stream));
+      OK(cuMemsetD8Async(kept, 9, 16 * kMiB, stream));
+    }
+    const CUdeviceptr block = Alloc(1024 * kMiB), small = Alloc(4096);
+    OK(cuMemsetD8Async(block, static_cast<unsigned char>(round), 64 * kMiB, stream));
+    OK(cuMemsetD8Async(small, static_cast<unsigned char>(round), 4096, stream));
+    PrintDigest("block", block, 64 * kMiB);
+    OK(cuStreamSynchronize(stream));
+    OK(cuDevicePrimaryCtxRelease(0));
+  }
+  CUcontext context = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&context, 0));
+  OK(cuCtxSetCurrent(context));
+  PrintDigest("kept", kept, 16 * kMiB);
+}
+
+// Threads make contexts and end them, and are given each other's handles at once.
+SCENARIO(threads_make_and_end_contexts) {
+  OK(cuInit(0));
+  std::vector<std::thread> threads;
+  for (int id = 0; id < 8; ++id) {
+    threads.emplace_back([id] {
+      for (int round = 0; round < 300; ++round) {
+        const bool is_primary = id % 2;
+        CUcontext context = nullptr;
+        if (is_primary) {
+          OK(cuDevicePrimaryCtxRetain(&context, 0));
+          OK(cuCtxSetCurrent(context));
+        } else {
+          OK(CreateContext(&context, 0));
+        }
+        const CUdeviceptr block = Alloc(4 * kMiB);
+        OK(cuMemsetD8(block, static_cast<unsigned char>(id), kMiB));
+        unsigned char byte = 99;
+        OK(cuMemcpyDtoH(&byte, block, 1));
+        EXPECT(byte == id);
+        if (round % 2 || is_primary) OK(cuMemFree(block));
+        OK(is_primary ? cuDevicePrimaryCtxRelease(0) : cuCtxDestroy(context));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The handle of a context that was only asked for its memory comes again, on another GPU.
+SCENARIO(context_handles_come_again_on_another_gpu) {
+  OK(cuInit(0));
+  for (int round = 0; round < 6; ++round) {
+    const CUdevice gpu = round % 2;
+    CUcontext context = nullptr;
+    OK(CreateContext(&context, gpu));
+    size_t free = 0, total = 0;
+    OK(cuMemGetInfo(&free, &total));
+    OK(cuCtxDestroy(context));
+    OK(CreateContext(&context, 1 - gpu));
+    const CUdeviceptr block = Alloc(16 * kMiB);
+    int ordinal = -1;
+    OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, block));
+    EXPECT(ordinal == 1 - gpu);
+    OK(cuMemsetD8(block, 7, 16 * kMiB));
+    PrintDigest("block", block, 16 * kMiB);
+    OK(cuCtxDestroy(context));
   }
 }

@@ -30,6 +30,9 @@ scenario("pool_memory_outlives_the_primary_context")
 scenario("releases_beyond_the_last_are_refused", pressed=None)
 scenario("primary_context_is_active_while_the_program_holds_it", pressed=None)
 scenario("pool_memory_outlives_a_created_context")
+scenario("reset_behind_the_last_release", evicts=False)
+scenario("released_memory_beside_memory_of_a_pool", pressed=None)
+scenario("threads_make_and_end_contexts", pressed=None)
 scenario("value_waits_outlive_green_contexts", pressed=None)
 scenario("primary_context_ends_with_its_last_green_context")
 scenario("functions_end_with_their_context", pressed=64 * MIB, evicts=False)
@@ -46,6 +49,7 @@ for name in (
     "stream_destroyed_beside_another_gpu",
     "allocations_on_a_stream_of_another_gpu",
     "pools_keep_their_memory",
+    "context_handles_come_again_on_another_gpu",
 ):
     scenario(name, profile="two-gpu", pressed=None)
 
@@ -70,7 +74,7 @@ def no_quarantine():
 @test
 def streams_modules_and_threads_end():
     """Ten thousand streams and modules, a thousand threads: host memory does not grow, under pressure either."""
-    for name in ("ten_thousand_streams", "ten_thousand_modules", "a_thousand_threads"):
+    for name in ("ten_thousand_streams", "ten_thousand_modules", "a_thousand_threads", "a_thousand_threads_that_launch_late"):
         env = no_quarantine()
         unhooked = growth(run(name, env=env))
         for budget in (GIB // 2, 6 * GIB):

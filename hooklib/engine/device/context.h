@@ -23,6 +23,8 @@ struct Context {
   EventPool timing_events{CU_EVENT_DEFAULT};
   // Managed memory; device memory for small allocations (Device::AllocateUnevictable).
   std::unique_ptr<memory::ArenaAllocator> managed SLUICE_BY_DEVICE_LOCK, unevictable SLUICE_BY_DEVICE_LOCK;
+  int arenas_returning SLUICE_BY_DEVICE_LOCK = 0;  // to the driver, which is being called
+  bool is_ending SLUICE_BY_DEVICE_LOCK = false;    // its arenas are not returned: the driver frees them
   std::map<memory::Va, uint64_t> managed_arenas SLUICE_BY_DEVICE_LOCK, unevictable_arenas SLUICE_BY_DEVICE_LOCK;
   bool has_surplus SLUICE_BY_DEVICE_LOCK = false;         // a free may have left arenas that are wholly free
   CUstream housekeeping SLUICE_BY_DEVICE_LOCK = nullptr;  // populates and discards

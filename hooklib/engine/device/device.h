@@ -26,6 +26,9 @@ struct Device final : DeviceMemory {
   // Before it may be destroyed, with its memory: its chunks are not evicted or discarded any more, and other
   // contexts' transfers of them are waited for, for two seconds at most.
   void EndTransfersOf(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
+  void ContextStays(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // it was not destroyed
+  // What cuMemAlloc and its like have made in the context, and no pool's.
+  std::vector<CUdeviceptr> BlocksOf(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
   void DropContext(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // it is gone, with everything made in it
   // `peer` may use this GPU's memory from now on: pages stay here and are mapped there instead of moving to and fro.
   void AddPeer(CUdevice peer) SLUICE_TAKES_DEVICE_LOCK;
@@ -35,6 +38,8 @@ struct Device final : DeviceMemory {
 
  private:
   CUcontext OwnContext();
+  // Whether another thread gives an arena of the context back to the driver.
+  bool ReturnsArenas(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
   // Whether streams of other contexts fetch, or evict, chunks of these arenas of the context.
   bool IsMovedElsewhere(CUcontext handle, const std::vector<memory::Extent>& arenas,
                         bool by_evictions) SLUICE_TAKES_DEVICE_LOCK;

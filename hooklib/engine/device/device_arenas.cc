@@ -38,9 +38,12 @@ std::optional<FreeArena> DeviceMemory::TakeFreeArena(CUcontext awaited) {
   ++poll_epoch;
   for (auto arena = free_arenas_.begin(); arena != free_arenas_.end(); ++arena) {
     const auto owner = contexts.find(arena->context);
-    if (owner == contexts.end() || (arena->context != awaited && !IsIdle(owner->second.get()))) continue;
+    if (owner == contexts.end() || owner->second->is_ending ||
+        (arena->context != awaited && !IsIdle(owner->second.get())))
+      continue;
     const FreeArena taken = *arena;
     free_arenas_.erase(arena);
+    ++owner->second->arenas_returning;
     return taken;
   }
   return std::nullopt;
@@ -73,13 +76,15 @@ void DeviceMemory::ReturnArenas(CUcontext awaited) {
       const ContextScope scope(arena->context);
       result = g_real.cuMemFree_v2(arena->range.base);
     }
+    DeviceLock lock(mutex);
+    // It stays as long as one of its arenas is on its way (Device::EndTransfersOf).
+    if (const auto owner = contexts.find(arena->context); owner != contexts.end()) --owner->second->arenas_returning;
     if (result != CUDA_SUCCESS) {
       SLUICE_LOG(kDebug, "cuMemFree of an arena of %llu bytes gave %d; it is tried again",
                  static_cast<unsigned long long>(arena->range.bytes), result);
       refused.push_back(*arena);
       continue;
     }
-    DeviceLock lock(mutex);
     if (arena->is_managed) {
       requested_bytes -= arena->requested;
     } else {

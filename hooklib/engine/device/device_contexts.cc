@@ -51,6 +51,7 @@ void Device::EndTransfersOf(CUcontext handle) {
     DeviceLock lock(mutex);
     const auto it = contexts.find(handle);
     if (it == contexts.end()) return;
+    it->second->is_ending = true;
     for (const auto& [base, size] : it->second->managed_arenas) arenas.push_back({base, size});
     for (const auto& [base, reservation] : reservations_) {
       if (reservation.context == handle) arenas.push_back(reservation.range);
@@ -58,8 +59,20 @@ void Device::EndTransfersOf(CUcontext handle) {
     std::erase_if(arenas, [](const memory::Extent& arena) { return arena.bytes == 0; });
   }
   const bool evictions_end = eviction_threads::CancelIn(arenas);
+  for (int attempt = 0; attempt < kMaxAttempts && ReturnsArenas(handle); ++attempt) nanosleep(&kPause, nullptr);
   for (int attempt = 0; attempt < kMaxAttempts && IsMovedElsewhere(handle, arenas, !evictions_end); ++attempt)
     nanosleep(&kPause, nullptr);
+}
+
+bool Device::ReturnsArenas(CUcontext handle) {
+  DeviceLock lock(mutex);
+  const auto it = contexts.find(handle);
+  return it != contexts.end() && it->second->arenas_returning > 0;
+}
+
+void Device::ContextStays(CUcontext handle) {
+  DeviceLock lock(mutex);
+  if (const auto it = contexts.find(handle); it != contexts.end()) it->second->is_ending = false;
 }
 
 bool Device::IsMovedElsewhere(CUcontext handle, const std::vector<memory::Extent>& arenas, bool by_evictions) {
@@ -86,6 +99,21 @@ bool Device::IsMovedElsewhere(CUcontext handle, const std::vector<memory::Extent
       return true;
   }
   return false;
+}
+
+std::vector<CUdeviceptr> Device::BlocksOf(CUcontext handle) {
+  std::vector<CUdeviceptr> blocks;
+  DeviceLock lock(mutex);
+  const auto it = contexts.find(handle);
+  if (it == contexts.end()) return blocks;
+  for (const auto* const arenas : {&it->second->managed_arenas, &it->second->unevictable_arenas}) {
+    for (const auto& [base, size] : *arenas) {
+      for (const memory::Va found : live.In({base, size})) {
+        if (!live.Find(found, nullptr)->stream_ordered) blocks.push_back(found);
+      }
+    }
+  }
+  return blocks;
 }
 
 void Device::DropContext(CUcontext handle) {

@@ -1,5 +1,7 @@
 #include "hooklib/engine/device/streams.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -59,7 +61,7 @@ constinit thread_local bool t_queues = false, t_stopped_queueing = false;
 // When the thread ends. Takes no lock: exit() may have been called in a signal handler, with locks held below it.
 struct QueueingEnd {
   ~QueueingEnd() {
-    t_stopped_queueing = true;  // a destructor that runs later may queue: then the thread counts for ever
+    t_stopped_queueing = true;  // a destructor that runs later may queue
     if (std::exchange(t_queues, false)) g_queueing_threads.fetch_sub(1, std::memory_order_release);
   }
   bool is_registered = false;
@@ -73,8 +75,21 @@ struct ThreadEnd {
   }
   bool is_registered = false;
 };
+// For destructors that queue behind both of these: glibc calls those of keys (pthread_key_create) behind those of
+// thread-local objects, and again where one of them sets a key.
+void EndLate(void*) {
+  if (std::exchange(t_queues, false)) g_queueing_threads.fetch_sub(1, std::memory_order_release);
+  if (t_thread != 0) EndThreadStreams(t_thread);
+}
+void RegisterLateEnd() {
+  static const std::optional<pthread_key_t> key = []() -> std::optional<pthread_key_t> {
+    pthread_key_t made{};
+    return pthread_key_create(&made, EndLate) == 0 ? std::optional(made) : std::nullopt;
+  }();
+  if (key) pthread_setspecific(*key, &t_thread);
+}
 void RegisterThreadEnd() {
-  if (t_ended) return;  // a destructor that runs later still launches
+  if (t_ended) return RegisterLateEnd();
   static thread_local ThreadEnd end;
   end.is_registered = true;
 }
@@ -213,8 +228,12 @@ Stream* FindStream(CUstream handle, bool per_thread_default, bool for_work) {
   if (!t_queues) {
     t_queues = true;
     g_queueing_threads.fetch_add(1, std::memory_order_relaxed);
-    static thread_local QueueingEnd end;
-    end.is_registered = !t_stopped_queueing;
+    if (t_stopped_queueing) {
+      RegisterLateEnd();
+    } else {
+      static thread_local QueueingEnd end;
+      end.is_registered = true;
+    }
   }
   const StreamKey key{normal, owner, normal == CU_STREAM_PER_THREAD ? ThisThread() : 0};
   Stream* found = nullptr;

@@ -7,7 +7,9 @@
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/captures.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/ending_contexts.h"
 #include "hooklib/engine/device/green_contexts.h"
 #include "hooklib/engine/device/unmanaged.h"
 #include "hooklib/engine/device/virtual_memory.h"
@@ -46,6 +48,11 @@ void ContextEnds(CUcontext context) {
   for (const auto& device : Devices()) device->ContextEnds(context);
 }
 
+// The driver refused, or others hold it.
+void ContextStays(CUcontext context) {
+  for (const auto& device : Devices()) device->ContextStays(context);
+}
+
 void ContextGone(CUcontext context) {
   ForgetCapturesOf(context);
   ForgetUnmanagedOf(context);
@@ -54,6 +61,7 @@ void ContextGone(CUcontext context) {
   value_cells::ForgetContext(context);
   virtual_memory::ForgetReservationsOf(context);
   for (const auto& device : Devices()) device->DropContext(context);
+  ForgetStreamCache();  // its handle may come again, on another GPU
 }
 
 // How often the application has attached to the context beside its making, after `change`.
@@ -118,6 +126,7 @@ bool HasGreen(CUdevice ordinal) {
 
 // The device's primary context; null: it is not active. Retaining it shows which of the device's contexts it is.
 CUcontext ActivePrimary(CUdevice ordinal) {
+  const PrimaryTurn turn(ordinal);
   RelaxedCapture relaxed;
   unsigned flags = 0;
   int active = 0;
@@ -132,14 +141,11 @@ CUcontext ActivePrimary(CUdevice ordinal) {
 // `reset`: everything in it is destroyed, however often it is still retained.
 template <typename Destroy>
 CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
-  CUcontext context = nullptr;
-  if (Device* const device = DeviceByOrdinal(ordinal)) {
-    if (reset) virtual_memory::OutliveReset(device);
-    const bool is_kept = device->ReleasePrimary(reset) || virtual_memory::HoldsPrimary(device);
-    // The driver would take the engine's reference for the program's, which has none left.
-    if (!reset && is_kept && HasReleasedAll(*device)) return CUDA_ERROR_INVALID_CONTEXT;
-    context = ActivePrimary(ordinal);
-  }
+  Device* const device = DeviceByOrdinal(ordinal);
+  std::optional<PrimaryTurn> turn;
+  if (device) turn.emplace(ordinal);
+  if (device && reset) virtual_memory::OutliveReset(device);
+  const CUcontext context = device ? ActivePrimary(ordinal) : nullptr;
   // A green context may outlive the last release, and so may the memory. So evictions and discards are left out then,
   // but work behind them goes on waiting.
   if (context && reset) {
@@ -147,14 +153,34 @@ CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   } else if (context && CountRetained(ordinal, 0) <= 1) {
     EndTransfersOf(context);
   }
+  if (device) {
+    // The engine's reference may be the last one.
+    const bool is_kept = device->ReleasePrimary(reset) || virtual_memory::HoldsPrimary(device);
+    // The driver would take the engine's reference for the program's, which has none left.
+    if (!reset && is_kept && HasReleasedAll(*device)) {
+      if (context) ContextStays(context);
+      return CUDA_ERROR_INVALID_CONTEXT;
+    }
+  }
   const CUresult result = destroy();
   if (result == CUDA_SUCCESS && !reset) CountRetained(ordinal, -1);
-  unsigned flags = 0;
-  int active = 1;
-  if (context && result == CUDA_SUCCESS &&
-      (reset || (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && !active))) {
+  if (!context) return result;
+  if ((reset && result == CUDA_SUCCESS) || !ActivePrimary(ordinal)) {
     ContextGone(context);
+    return result;
   }
+  ContextStays(context);
+  if (result == CUDA_SUCCESS && HasReleasedAll(*device) && !HasGreen(ordinal)) {
+    // Memory of pools keeps the context behind the program's last release. Its other memory ends here.
+    const ContextScope scope(context);
+    for (const CUdeviceptr block : device->BlocksOf(context)) entry::cuMemFree_v2(block);
+  }
+  return result;
+}
+
+// Behind the call that gave out the context.
+CUresult Created(const CUcontext* context, CUresult result) {
+  if (result == CUDA_SUCCESS && context) AwaitContextEnd(*context);
   return result;
 }
 
@@ -192,16 +218,30 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
 }
 
 CUresult cuCtxDestroy_v2(CUcontext context) {
+  const ContextEnd end(context);
   ContextEnds(context);
   const CUresult result = g_real.cuCtxDestroy_v2(context);
-  if (result == CUDA_SUCCESS) ContextGone(context);
+  result == CUDA_SUCCESS ? ContextGone(context) : ContextStays(context);
   return result;
 }
 CUresult cuCtxDestroy(CUcontext context) {
+  const ContextEnd end(context);
   ContextEnds(context);
   const CUresult result = g_real.cuCtxDestroy(context);
-  if (result == CUDA_SUCCESS) ContextGone(context);
+  result == CUDA_SUCCESS ? ContextGone(context) : ContextStays(context);
   return result;
+}
+CUresult cuCtxCreate(CUcontext* context, unsigned flags, CUdevice gpu) {
+  return Created(context, g_real.cuCtxCreate(context, flags, gpu));
+}
+CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice gpu) {
+  return Created(context, g_real.cuCtxCreate_v2(context, flags, gpu));
+}
+CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned flags, CUdevice gpu) {
+  return Created(context, g_real.cuCtxCreate_v3(context, affinity, count, flags, gpu));
+}
+CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params, unsigned flags, CUdevice gpu) {
+  return Created(context, g_real.cuCtxCreate_v4(context, params, flags, gpu));
 }
 // An attached context is destroyed by its last detach.
 CUresult cuCtxAttach(CUcontext* context, unsigned flags) {
@@ -210,9 +250,11 @@ CUresult cuCtxAttach(CUcontext* context, unsigned flags) {
   return result;
 }
 CUresult cuCtxDetach(CUcontext context) {
+  const ContextEnd end(context);
   const bool is_last = CountAttached(context, 0) == 0;
   if (is_last) ContextEnds(context);
   const CUresult result = g_real.cuCtxDetach(context);
+  if (result != CUDA_SUCCESS && is_last) ContextStays(context);
   if (result != CUDA_SUCCESS) return result;
   if (is_last) {
     ContextGone(context);
@@ -222,7 +264,7 @@ CUresult cuCtxDetach(CUcontext context) {
   return result;
 }
 CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
-  const CUresult result = g_real.cuCtxFromGreenCtx(context, green);
+  const CUresult result = Created(context, g_real.cuCtxFromGreenCtx(context, green));
   if (result == CUDA_SUCCESS && context) NoteGreenContext(*context, green);
   return result;
 }
@@ -233,6 +275,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc description, CUde
 }
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
   const CUcontext context = ContextOfGreen(green);
+  const ContextEnd end(context);
   if (context) {
     for (const auto& device : Devices()) device->EndGreenContext(context);
   }
@@ -247,18 +290,21 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
   const CUresult result = g_real.cuGreenCtxDestroy(green);
   if (result != CUDA_SUCCESS) {
     if (known) NoteGreen(*known, green);
+    for (const auto& [ordinal, primary] : primaries) ContextStays(primary);
     return result;
   }
   if (context) {
     ForgetCapturesOf(context);
     ForgetGreenContext(green);
+    ForgetStreamCache();
   }
-  for (const auto& [ordinal, primary] : primaries) {
-    if (!ActivePrimary(ordinal)) ContextGone(primary);
-  }
+  for (const auto& [ordinal, primary] : primaries)
+    ActivePrimary(ordinal) ? ContextStays(primary) : ContextGone(primary);
   return result;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
+  std::optional<PrimaryTurn> turn;  // it may be made anew while another thread's release ends it
+  if (DeviceByOrdinal(ordinal)) turn.emplace(ordinal);
   const CUresult result = g_real.cuDevicePrimaryCtxRetain(context, ordinal);
   if (result == CUDA_SUCCESS) CountRetained(ordinal, 1);
   return result;
