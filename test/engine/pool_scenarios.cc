@@ -188,3 +188,20 @@ SCENARIO(advice_of_pool_memory_ends_without_a_lock) {
   simgpu_on_call(nullptr, nullptr);
   if (Budget() != 0) EXPECT(other.is_done && other.is_served);
 }
+
+// The driver refuses to destroy a default pool: what was known of it stays.
+SCENARIO(refused_ends_of_pools_change_nothing) {
+  Card card;
+  const CUstream s = card.Stream();
+  CUmemoryPool pool = nullptr;
+  CUdeviceptr block = 0;
+  OK(cuDeviceGetDefaultMemPool(&pool, 0));
+  OK(cuMemAllocAsync(&block, kMiB, s));
+  OK(cuMemFreeAsync(block, s));
+  EXPECT(cuMemPoolDestroy(pool) == CUDA_ERROR_INVALID_VALUE);
+  for (const auto attribute : {CU_MEMPOOL_ATTR_USED_MEM_HIGH, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH}) {
+    cuuint64_t bytes = 0;
+    OK(cuMemPoolGetAttribute(pool, attribute, &bytes));
+    EXPECT(bytes >= kMiB);
+  }
+}

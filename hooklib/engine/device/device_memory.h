@@ -54,7 +54,7 @@ class DeviceMemory : public DeviceTransfers {
   // False: the budget has no room for it, and none is on its way.
   bool ReserveUnmanaged(uint64_t bytes) SLUICE_TAKES_DEVICE_LOCK;
   // A graph whose nodes allocate so much at a time is about to be instantiated. False as above.
-  bool ReserveGraphMemory(uint64_t bytes) SLUICE_TAKES_DEVICE_LOCK;
+  bool ReserveGraphMemory(uint64_t bytes, uint64_t left_by_others) SLUICE_TAKES_DEVICE_LOCK;
   void CountGraphMemory() SLUICE_TAKES_DEVICE_LOCK;  // memory that the driver keeps for such graphs now
   // A limit of the context changed by so many bytes of device memory; `reserved` of them are counted already.
   void NoteLimit(CUcontext handle, int64_t change, uint64_t reserved) SLUICE_TAKES_DEVICE_LOCK;

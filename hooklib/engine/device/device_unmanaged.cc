@@ -7,11 +7,13 @@
 
 namespace sluice {
 
-bool DeviceMemory::ReserveGraphMemory(uint64_t bytes) {
+bool DeviceMemory::ReserveGraphMemory(uint64_t bytes, uint64_t left_by_others) {
   uint64_t more;
   {
     DeviceLock lock(mutex);
-    more = bytes > graph_memory_bytes_ ? bytes - graph_memory_bytes_ : 0;  // graphs that do not run at once share it
+    // Graphs that do not run at once share the rest.
+    const uint64_t needed = bytes + left_by_others;
+    more = needed > graph_memory_bytes_ ? needed - graph_memory_bytes_ : 0;
   }
   if (more == 0) return true;
   if (!ReserveUnmanaged(more)) return false;

@@ -111,12 +111,34 @@ void NoteKnownPool(CUmemoryPool pool, PoolTraits traits) {
   Pools().emplace(pool, traits);
 }
 
-void ForgetPool(CUmemoryPool pool) {
+KnownPool TakePool(CUmemoryPool pool) {
+  KnownPool known;
   MutexLock lock(g_mutex);
-  Pools().erase(pool);
-  const auto use = Uses().find(pool);
-  if (use != Uses().end() && use->second.current == 0) Uses().erase(use);
-  std::erase_if(Current(), [pool](const auto& entry) { return entry.second == pool; });
+  if (const auto it = Pools().find(pool); it != Pools().end()) {
+    known.traits = it->second;
+    Pools().erase(it);
+  }
+  if (const auto it = Uses().find(pool); it != Uses().end()) {
+    known.use = it->second;
+    if (it->second.current == 0) Uses().erase(it);
+  }
+  std::erase_if(Current(), [&](const auto& entry) {
+    if (entry.second != pool) return false;
+    known.current_of.push_back(entry.first);
+    return true;
+  });
+  return known;
+}
+
+void PutBackPool(CUmemoryPool pool, const KnownPool& known) {
+  MutexLock lock(g_mutex);
+  if (known.traits) Pools()[pool] = *known.traits;
+  if (known.use.used_high || known.use.reserved_high) {
+    Use& use = Uses()[pool];  // blocks may have come and gone meanwhile
+    use.used_high = std::max(use.used_high, known.use.used_high);
+    use.reserved_high = std::max(use.reserved_high, known.use.reserved_high);
+  }
+  for (const CUdevice device : known.current_of) Current()[device] = pool;
 }
 
 PoolTraits FindPool(CUmemoryPool pool) {

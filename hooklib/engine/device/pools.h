@@ -2,6 +2,9 @@
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_POOLS_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_POOLS_H_
 
+#include <optional>
+#include <vector>
+
 #include "hooklib/dispatch/cuda_api.h"
 
 namespace sluice {
@@ -31,7 +34,14 @@ PoolTraits TraitsOf(CUmemoryPool pool, const CUmemPoolProps& properties);  // of
 PoolTraits TraitsOf(const CUmemLocation& location, CUmemAllocationType type);
 void NotePool(CUmemoryPool pool, PoolTraits traits);       // of a new handle: replaces earlier notes of it
 void NoteKnownPool(CUmemoryPool pool, PoolTraits traits);  // of a pool that may have been noted with more detail
-void ForgetPool(CUmemoryPool pool);
+// Before a pool is destroyed: all that is known of its handle is taken away, and put back where the driver refuses.
+struct KnownPool {
+  std::optional<PoolTraits> traits;
+  PoolUse use;
+  std::vector<CUdevice> current_of;
+};
+KnownPool TakePool(CUmemoryPool pool);
+void PutBackPool(CUmemoryPool pool, const KnownPool& known);
 // A default pool is known by its handle, whichever call gave that out.
 PoolTraits FindPool(CUmemoryPool pool);
 // The pool that cuMemAllocAsync takes memory from on the device.

@@ -9,6 +9,7 @@
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/graph_memory.h"
 #include "hooklib/engine/entries/node_ranges.h"
 #include "hooklib/engine/entries/value_nodes.h"
 #include "hooklib/engine/execute/value_graphs.h"
@@ -32,29 +33,26 @@ std::atomic<bool> g_has_allocating_graphs{false};  // some graph has had memory 
 void Keep(CUgraphExec executable, GraphAccess access) {
   access.MarkCaptured();
   MutexLock lock(g_mutex);
-  if (!access.AllocatedPeaks().empty()) g_has_allocating_graphs = true;
+  if (access.memory().any()) g_has_allocating_graphs = true;
   Graphs()[executable] = std::move(access);
 }
 
-using PeaksByGpu = std::map<CUdevice, uint64_t>;  // of graphs' own memory
-
 // Memory of graphs' own is the driver's. It is allocated when such a graph is launched or uploaded, and kept for the
-// next one; only the driver knows how much it is.
-void CountMemoryOn(const PeaksByGpu& peaks) {
-  for (const auto& [ordinal, bytes] : peaks) {
-    if (Device* const device = DeviceByOrdinal(ordinal)) device->CountGraphMemory();
-  }
-}
-
-void CountMemory(CUgraphExec executable) {
-  if (!g_has_allocating_graphs.load(std::memory_order_relaxed)) return;
-  PeaksByGpu peaks;
+// next one.
+template <typename Run>
+CUresult RunWithMemory(CUgraphExec executable, bool is_launch, Run run) {
+  if (!g_has_allocating_graphs.load(std::memory_order_relaxed)) return run();
+  graph_memory::Needs needs;
   {
     MutexLock lock(g_mutex);
     const auto it = Graphs().find(executable);
-    if (it != Graphs().end()) peaks = it->second.AllocatedPeaks();
+    if (it != Graphs().end()) needs = it->second.memory();
   }
-  CountMemoryOn(peaks);
+  if (!graph_memory::Reserve(needs)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = run();
+  if (result == CUDA_SUCCESS && is_launch) graph_memory::NoteLaunched(needs);
+  graph_memory::CountAgain(needs.peaks);
+  return result;
 }
 
 // One node of an instantiated graph got new parameters, if the driver took them. `add(changed)` adds the node's new
@@ -122,14 +120,9 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
 template <typename Make>
 CUresult Instantiate(CUgraphExec* executable, CUgraph graph, Make make) {
   GraphAccess access = GraphAccess::Of(graph);
-  const PeaksByGpu peaks = access.AllocatedPeaks();
-  const bool fits = std::all_of(peaks.begin(), peaks.end(), [](const auto& peak) {
-    Device* const device = DeviceByOrdinal(peak.first);
-    return !device || device->ReserveGraphMemory(peak.second);
-  });
-  const CUresult result = fits ? make() : CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = graph_memory::Reserve(access.memory()) ? make() : CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS || !executable) {
-    CountMemoryOn(peaks);
+    graph_memory::CountAgain(access.memory().peaks);
     return result;
   }
   Keep(*executable, std::move(access));
@@ -280,37 +273,33 @@ CUresult cuGraphDestroy(CUgraph g) {
   return g_real.cuGraphDestroy(g);
 }
 CUresult cuGraphExecDestroy(CUgraphExec e) {
-  PeaksByGpu peaks;
+  graph_memory::BytesByGpu peaks;
   {
     MutexLock lock(g_mutex);
     if (const auto it = Graphs().find(e); it != Graphs().end()) {
-      peaks = it->second.AllocatedPeaks();
+      peaks = it->second.memory().peaks;
       Graphs().erase(it);
     }
   }
   const CUresult result = g_real.cuGraphExecDestroy(e);
-  CountMemoryOn(peaks);
+  graph_memory::CountAgain(peaks);
   return result;
 }
 CUresult cuGraphLaunch(CUgraphExec e, CUstream stream) {
-  const CUresult result = LaunchGraph(e, stream, false, [&] { return g_real.cuGraphLaunch(e, stream); });
-  CountMemory(e);
-  return result;
+  return RunWithMemory(e, true,
+                       [&] { return LaunchGraph(e, stream, false, [&] { return g_real.cuGraphLaunch(e, stream); }); });
 }
 CUresult cuGraphLaunch_ptsz(CUgraphExec e, CUstream stream) {
-  const CUresult result = LaunchGraph(e, stream, true, [&] { return g_real.cuGraphLaunch_ptsz(e, stream); });
-  CountMemory(e);
-  return result;
+  return RunWithMemory(
+      e, true, [&] { return LaunchGraph(e, stream, true, [&] { return g_real.cuGraphLaunch_ptsz(e, stream); }); });
 }
 CUresult cuGraphUpload(CUgraphExec e, CUstream stream) {
-  const CUresult result = RunUnplanned(stream, false, [&] { return g_real.cuGraphUpload(e, stream); });
-  CountMemory(e);
-  return result;
+  return RunWithMemory(e, false,
+                       [&] { return RunUnplanned(stream, false, [&] { return g_real.cuGraphUpload(e, stream); }); });
 }
 CUresult cuGraphUpload_ptsz(CUgraphExec e, CUstream stream) {
-  const CUresult result = RunUnplanned(stream, true, [&] { return g_real.cuGraphUpload_ptsz(e, stream); });
-  CountMemory(e);
-  return result;
+  return RunWithMemory(
+      e, false, [&] { return RunUnplanned(stream, true, [&] { return g_real.cuGraphUpload_ptsz(e, stream); }); });
 }
 CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
   const CUresult result = g_real.cuDeviceGraphMemTrim(ordinal);

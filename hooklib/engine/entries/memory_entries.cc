@@ -4,6 +4,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/failures.h"
+#include "hooklib/engine/device/graph_memory.h"
 #include "hooklib/engine/device/locations.h"
 #include "hooklib/engine/device/pools.h"
 #include "hooklib/engine/device/unmanaged.h"
@@ -69,7 +70,9 @@ CUresult Release(CUdeviceptr pointer, Real real, Stream* stream = nullptr) {
   }
   // The driver would free the whole reservation, which is managed memory.
   if (virtual_memory::IsUnmapped(pointer)) return CUDA_ERROR_INVALID_VALUE;
-  return ReleaseUnmanaged(pointer, real);
+  const CUresult result = ReleaseUnmanaged(pointer, real);
+  if (result == CUDA_SUCCESS) graph_memory::NoteFreed(pointer);
+  return result;
 }
 
 // Stream-ordered. Memory of another device's pool, and of pools that are not served, stays the driver's.
@@ -185,10 +188,9 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   // Before the call: another thread may be given the same handle behind it.
-  const PoolTraits traits = FindPool(pool);
-  ForgetPool(pool);
+  const KnownPool known = TakePool(pool);
   const CUresult result = g_real.cuMemPoolDestroy(pool);
-  if (result != CUDA_SUCCESS) NotePool(pool, traits);
+  if (result != CUDA_SUCCESS) PutBackPool(pool, known);
   return result;
 }
 

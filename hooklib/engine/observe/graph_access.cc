@@ -127,16 +127,20 @@ void GraphAccess::AddNode(CUgraphNode node, int depth) {
     CUDA_MEM_ALLOC_NODE_PARAMS p{};  // NOLINT(bugprone-invalid-enum-default-initialization): the driver fills it
     if (g_real.cuGraphMemAllocNodeGetParams && g_real.cuGraphMemAllocNodeGetParams(node, &p) == CUDA_SUCCESS) {
       if (const std::optional<CUdevice> device = DeviceOf(p.poolProps.location)) {
-        allocations_[p.dptr] = {*device, p.bytesize};
-        Allocated& allocated = allocated_[*device];
-        allocated.peak = std::max(allocated.peak, allocated.now += p.bytesize);
+        memory_.left[p.dptr] = {*device, p.bytesize};
+        uint64_t& peak = memory_.peaks[*device];
+        peak = std::max(peak, allocated_[*device] += p.bytesize);
       }
     }
   } else if (type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
     CUdeviceptr pointer = 0;
     if (g_real.cuGraphMemFreeNodeGetParams && g_real.cuGraphMemFreeNodeGetParams(node, &pointer) == CUDA_SUCCESS) {
-      if (const auto it = allocations_.find(pointer); it != allocations_.end())
-        allocated_[it->second.first].now -= it->second.second;
+      if (const auto it = memory_.left.find(pointer); it != memory_.left.end()) {
+        allocated_[it->second.first] -= it->second.second;
+        memory_.left.erase(it);
+      } else {
+        memory_.freed.push_back(pointer);
+      }
     }
   } else if (type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
     // Which bodies run, and how often, is not known before: all of them count.
@@ -159,12 +163,6 @@ void GraphAccess::AddGraph(CUgraph graph, int depth) {
   std::vector<CUgraphNode> nodes(count);
   if (count && g_real.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return;
   for (CUgraphNode node : nodes) AddNode(node, depth);
-}
-
-std::map<CUdevice, uint64_t> GraphAccess::AllocatedPeaks() const {
-  std::map<CUdevice, uint64_t> peaks;
-  for (const auto& [device, allocated] : allocated_) peaks[device] = allocated.peak;
-  return peaks;
 }
 
 void GraphAccess::AddChild(CUgraphNode node, CUgraph graph) {

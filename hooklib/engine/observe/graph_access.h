@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "hooklib/engine/device/graph_memory.h"
 #include "hooklib/dispatch/cuda_api.h"
 #include "hooklib/engine/observe/trace_recording.h"
 #include "hooklib/libraries/extents/torch_kernels.h"
@@ -43,8 +44,8 @@ class GraphAccess {
   std::shared_ptr<const RankedReaches> Ranked();
   bool known() const { return known_; }
   bool may_write_anywhere() const { return has_unseen_pointers_ || !known_; }
-  // By GPU: the most that the graph's own nodes have allocated at a time, if they run one by one as they were made.
-  std::map<CUdevice, uint64_t> AllocatedPeaks() const;
+  // Memory of the graph's own nodes, if they run one by one as they were made.
+  const graph_memory::Needs& memory() const { return memory_; }
   // True once, at the first call.
   bool TakeSizeCheck();
   // While recording: the reaches of each node that touches memory.
@@ -73,11 +74,8 @@ class GraphAccess {
   bool has_unseen_pointers_ = false;  // of some library call
   bool size_checked_ = false;
   size_t kernels_ = 0, library_kernels_ = 0;
-  struct Allocated {
-    uint64_t now = 0, peak = 0;  // bytes
-  };
-  std::map<CUdeviceptr, std::pair<CUdevice, uint64_t>> allocations_;  // by its own nodes; bytes
-  std::map<CUdevice, Allocated> allocated_;
+  graph_memory::Needs memory_;
+  graph_memory::BytesByGpu allocated_;  // by the nodes so far
   std::map<CUgraphNode, NodeReaches> recorded_;
   CUgraphNode node_ = nullptr;   // whose reaches are being added
   CUgraphNode outer_ = nullptr;  // the outermost node with a graph that it is in
