@@ -98,10 +98,15 @@ void* Ticker(void*) {
   constexpr std::chrono::milliseconds kTick{100};
   constexpr uint64_t kTicksPerSecond = 10, kTicksPerPeriod = 100;
   bool is_last = false;
+  std::vector<uint64_t> launches(Devices().size());
   for (uint64_t tick = 1; !TheExitHandshake().AwaitExit(kTick); ++tick) {
-    for (const auto& device : Devices()) {
-      if (tick % kTicksPerSecond == 0) device->NoteSecond();
-      device->tokens.time_slices().BeginSampling(device->Launches());
+    for (size_t i = 0; i < Devices().size(); ++i) {
+      Device& device = *Devices()[i];
+      if (tick % kTicksPerSecond == 0) device.NoteSecond();
+      const uint64_t now = device.Launches();
+      device.tokens.time_slices().BeginSampling(now);
+      // Launches correct what earlier ones have left above the budget. Where none comes, the follower does.
+      if (std::exchange(launches[i], now) == now && device.OverCapacity()) WakeFollower();
     }
     PublishAll();
     is_last = tick % kTicksPerSecond == 0 && OnlyOwnThreadsAreLeft();

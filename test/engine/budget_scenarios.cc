@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <nvml.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -114,4 +115,35 @@ SCENARIO(budget_raised_between_launches) {
     OK(cuStreamSynchronize(s));
     if (i == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
+}
+
+// Work that is queued behind a host function runs over the budget. The process has nothing more to do: its excess ends.
+SCENARIO(excess_of_an_idle_process_ends) {
+  constexpr uint64_t kBytes = 64 * kMiB;
+  Card card;
+  const CUstream s = card.Stream();
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 24; ++i) blocks.push_back(Alloc(kBytes));
+  for (const CUdeviceptr block : blocks) OK(cuMemsetD8Async(block, 1, kBytes, s));
+  OK(cuStreamSynchronize(s));
+  static std::atomic<bool> goes_on{false};
+  const auto wait = [](void*) {
+    while (!goes_on) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  };
+  OK(cuLaunchHostFunc(s, wait, nullptr));
+  for (int i = 0; i < 96; ++i) card.Named(s, {Update(blocks[static_cast<size_t>(i) % 24], kBytes, 1)});
+  goes_on = true;
+  OK(cuStreamSynchronize(s));
+  const auto resident = [&] {
+    uint64_t bytes = 0;
+    for (const CUdeviceptr block : blocks) bytes += simgpu_resident_bytes(block, kBytes);
+    return bytes;
+  };
+  std::fprintf(stderr, "resident_mib=%llu\n", static_cast<unsigned long long>(resident() / kMiB));
+  for (int i = 0; i < 40 && Budget() != 0 && resident() > Budget(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    OK(cuStreamQuery(s));
+  }
+  if (Budget() != 0) EXPECT(resident() <= Budget());
+  for (const CUdeviceptr block : blocks) PrintDigest("block", block, kBytes);
 }

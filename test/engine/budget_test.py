@@ -47,6 +47,16 @@ def factor_by_access_sources():
     )
 
 
+@test
+def excess_of_an_idle_process_ends():
+    """Bytes that launches left above the budget are evicted where no launch follows. Time passes as on a card."""
+    name = "excess_of_an_idle_process_ends"
+    hooked = run(name, SMALL, env={"SIMGPU_PACE": "1"})
+    expect(hooked.out == run(name).out, "the same contents", str(hooked))
+    above = int(re.search(r"^resident_mib=(\d+)$", hooked.err, re.M)[1]) * MIB
+    expect(above > SMALL, "the launches left more than the budget", str(hooked))
+
+
 def run_beside(phases):
     """Walks over 6 GiB at a budget of 4 GiB, beside an unhooked process that takes 4.8 GiB of the GPU's 8 GiB.
 

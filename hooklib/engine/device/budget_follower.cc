@@ -217,9 +217,9 @@ client::AgentClient* Client() {
 }
 
 bool StartFollower(int wait_ms) {
+  StartOwnThread("sluice-follow", Follow);
   if (!Client()) return true;
   for (const auto& device : Devices()) device->tokens.SetClient(Client());
-  StartOwnThread("sluice-follow", Follow);
   const client::State state = Client()->Start(wait_ms);
   return state == client::State::kAttached || state == client::State::kRefused;  // OnRefused logs the reason
 }

@@ -11,10 +11,10 @@ class AgentClient;
 
 // The connection to the agent; null: the process has no agent's socket. The same at each call.
 client::AgentClient* Client();
-// In this process (again in a forked child): attaches, waits up to `wait_ms` for the first budgets, starts the thread.
-// Without an agent's socket it does nothing. False: there is a socket, and no agent has answered in time.
+// In this process (again in a forked child): starts the thread, attaches, waits up to `wait_ms` for the first budgets.
+// False: there is an agent's socket, and no agent has answered in time.
 bool StartFollower(int wait_ms);
-// Has the thread serve the devices soon. Without an agent it has no effect.
+// Has the thread serve the devices soon.
 void WakeFollower();
 // Sends the agent a notice for its operator (SLUICE_NOTICE_*). Never waits; without an agent it does nothing.
 void NotifyAgent(unsigned kind, const char* text);
