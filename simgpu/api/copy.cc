@@ -32,6 +32,14 @@ void AddTouch(Op* op, uint64_t p, uint64_t length, uint32_t access) {
   if (Sim().memory().InArena(p) && length != 0) op->touches.push_back({p, length, access, 0});
 }
 
+// Whether synchronous memsets and copies inside device memory wait for their end (CUDA driver API, "API synchronization
+// behavior", CU_POINTER_ATTRIBUTE_SYNC_MEMOPS). An H200's driver 580 waits with both for managed memory.
+bool MakesCallsWait(uint64_t p) {
+  const simgpu::Allocation* const a = Sim().memory().Find(p);
+  return a != nullptr && (a->kind == simgpu::MemoryKind::kManaged || a->sync_memops);
+}
+
+// `wait`: the call is synchronous. Copies inside other device memory return at once even then.
 CUresult Copy(simgpu::Call& call, CUstream stream, CopyWork c, Side to, Side from, bool wait,
               const CUDA_MEMCPY3D* as_node) {
   if (c.width == 0 || c.height == 0 || c.depth == 0) return CUDA_SUCCESS;
@@ -45,8 +53,11 @@ CUresult Copy(simgpu::Call& call, CUstream stream, CopyWork c, Side to, Side fro
   const uint64_t from_span = Span(c.width, c.height, c.depth, c.src_pitch, c.src_slice);
   NEED_ARG(SideOk(to, c.dst, to_span) && SideOk(from, c.src, from_span));
   const bool capturing = simgpu::Capturing(stream);
-  if (wait && capturing) return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   const bool to_device = Sim().memory().InArena(c.dst), from_device = Sim().memory().InArena(c.src);
+  const bool is_inside = to_device && from_device;
+  if (wait && !is_inside && capturing)
+    return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  if (is_inside) wait = wait && !capturing && (MakesCallsWait(c.dst) || MakesCallsWait(c.src));
   const uint64_t host = to_device ? c.src : c.dst;
   c.pinned = (to_device && from_device) || simgpu::IsPinned(host);
   Op* op = Sim().NewOp(OpKind::kCopy);
@@ -101,10 +112,8 @@ CopyWork Linear(uint64_t dst, uint64_t src, uint64_t n) {
   return c;
 }
 
-// Device-to-device copies return at once even when the call is synchronous.
 CUresult Sync(simgpu::Call& call, CUstream stream, uint64_t dst, uint64_t src, uint64_t n, Side to, Side from) {
-  const bool inside = Sim().memory().InArena(dst) && Sim().memory().InArena(src);
-  return Copy(call, stream, Linear(dst, src, n), to, from, !inside, nullptr);
+  return Copy(call, stream, Linear(dst, src, n), to, from, true, nullptr);
 }
 
 // One side of a 2D or 3D copy: its address, and the distances of its rows and slices.
@@ -241,7 +250,10 @@ CUresult Set(simgpu::Call& call, CUstream stream, CUdeviceptr dst, size_t pitch,
   op->set = {dst, pitch, bytes, height, pattern};
   AddTouch(op, dst, (height - 1) * pitch + bytes, 2);
   CUgraphNode node = nullptr;
+  simgpu::FencePtr fence;
+  if (wait && MakesCallsWait(dst)) op->fence = fence = std::make_shared<simgpu::Fence>();
   const CUresult r = simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_MEMSET, &node);
+  if (r == CUDA_SUCCESS && node == nullptr && fence) Sim().WaitFence(call.lock, fence, "a memset");
   if (node != nullptr) node->set = {dst, pitch, static_cast<unsigned>(value), size, width, height};
   return r;
 }

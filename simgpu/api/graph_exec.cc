@@ -53,6 +53,10 @@ CUgraphExecUpdateResult Compare(CUgraph old, CUgraph g, CUgraphNode* at) {
     }
     if (a->type == CU_GRAPH_NODE_TYPE_MEMCPY && !SameSides(a->copy, b->copy))
       return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
+    if (a->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP &&
+        !std::equal(a->values.begin(), a->values.end(), b->values.begin(), b->values.end(),
+                    [](const auto& one, const auto& other) { return one.operation == other.operation; }))
+      return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
     if (a->child == nullptr) continue;
     CUgraphNode inside = nullptr;
     if (const auto r = Compare(a->child, b->child, &inside); r != CU_GRAPH_EXEC_UPDATE_SUCCESS) return r;

@@ -35,9 +35,10 @@ CUresult MakeOp(const CUstreamBatchMemOpParams& parameters, Op** out) {
   return CUDA_SUCCESS;
 }
 
-CUresult Queue(simgpu::Call& call, CUstream stream, const CUstreamBatchMemOpParams& parameters) {
-  Op* op = nullptr;
-  if (const CUresult r = MakeOp(parameters, &op); r != CUDA_SUCCESS) return r;
+CUresult Queue(simgpu::Call& call, CUstream stream, const CUstreamBatchMemOpParams& parameters, Op* op = nullptr) {
+  if (op == nullptr) {
+    if (const CUresult r = MakeOp(parameters, &op); r != CUDA_SUCCESS) return r;
+  }
   CUgraphNode node = nullptr;
   const CUresult r = simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &node);
   if (node != nullptr) node->values = {parameters};
@@ -86,9 +87,17 @@ ENTRY(cuStreamBatchMemOp_v2, _ptsz, (CUstream s, unsigned int count, CUstreamBat
   BEGIN(2000);
   NEED_ARG(count != 0 && count <= 256 && ops != nullptr && flags == 0);
   NEED_STREAM(s);
+  // Refused whole, or queued (H200, driver 580).
+  std::vector<std::unique_ptr<Op>> made(count);
   for (unsigned i = 0; i < count; ++i) {
     if (IsBarrier(ops[i].operation)) continue;
-    if (const CUresult r = Queue(call, stream, ops[i]); r != CUDA_SUCCESS) return r;
+    Op* op = nullptr;
+    if (const CUresult r = MakeOp(ops[i], &op); r != CUDA_SUCCESS) return r;
+    made[i].reset(op);
+  }
+  for (unsigned i = 0; i < count; ++i) {
+    if (!made[i]) continue;
+    if (const CUresult r = Queue(call, stream, ops[i], made[i].release()); r != CUDA_SUCCESS) return r;
   }
   return CUDA_SUCCESS;
 }

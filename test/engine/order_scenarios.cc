@@ -268,3 +268,61 @@ SCENARIO(others_queue_beside_a_copy_that_waits) {
   PrintDigest("block", block, kBytes);
   PrintDigest("other", other, kBytes);
 }
+
+// Synchronous memsets and copies inside device memory return beside earlier work, which the program releases behind
+// them. Of managed memory, and for a block that is to be synchronous (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS), they wait.
+SCENARIO(calls_inside_device_memory_return_early) {
+  constexpr uint64_t kBytes = 300 * kMiB;
+  Card card;
+  const CUdeviceptr block = Alloc(kBytes), other = Alloc(kBytes), synchronous = Alloc(kMiB);
+  CUdeviceptr managed = 0;
+  OK(cuMemAllocManaged(&managed, kMiB, CU_MEM_ATTACH_GLOBAL));
+  int yes = 1;
+  OK(cuPointerSetAttribute(&yes, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, synchronous));
+  for (const CUdeviceptr p : {block, other}) OK(cuMemsetD8(p, 1, kBytes));
+  for (const CUdeviceptr p : {synchronous, managed}) OK(cuMemsetD8(p, 1, kMiB));
+  OK(cuCtxSynchronize());
+  const auto returns = [&](auto call) {
+    std::atomic<bool> goes_on = false, returned = false;
+    const auto wait = [](void* flag) {
+      while (!static_cast<std::atomic<bool>*>(flag)->load())
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    };
+    OK(cuLaunchHostFunc(nullptr, wait, &goes_on));
+    std::thread calling([&] {
+      OK(cuCtxSetCurrent(card.context));
+      OK(call());
+      returned = true;
+    });
+    for (int i = 0; i < 100 && !returned; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    const bool is_early = returned;
+    goes_on = true;
+    calling.join();
+    return is_early;
+  };
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.srcDevice = block;
+  rows.dstDevice = other;
+  rows.srcPitch = rows.dstPitch = rows.WidthInBytes = rows.Height = 1024;
+  CUDA_MEMCPY3D box{};
+  box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  box.srcDevice = block;
+  box.dstDevice = other;
+  box.srcPitch = box.dstPitch = box.WidthInBytes = box.Height = box.srcHeight = box.dstHeight = 1024;
+  box.Depth = 1;
+  EXPECT(returns([&] { return cuMemsetD8(block, 2, 64); }));
+  EXPECT(returns([&] { return cuMemsetD32(block, 3, kBytes / 4); }));
+  EXPECT(returns([&] { return cuMemsetD2D16(block, 4096, 4, 512, 1024); }));
+  EXPECT(returns([&] { return cuMemcpyDtoD(other, block, kBytes); }));
+  EXPECT(returns([&] { return cuMemcpy(other + kMiB, block, 4096); }));
+  EXPECT(returns([&] { return cuMemcpy2D(&rows); }));
+  EXPECT(returns([&] { return cuMemcpy3D(&box); }));
+  EXPECT(returns([&] { return cuMemcpyPeer(other, card.context, block + kMiB, card.context, 4096); }));
+  for (const CUdeviceptr p : {synchronous, managed}) {
+    EXPECT(!returns([&] { return cuMemsetD8(p, 5, 64); }));
+    EXPECT(!returns([&] { return cuMemcpyDtoD(other, p, 64); }));
+  }
+  PrintDigest("block", block, kBytes);
+  PrintDigest("other", other, kBytes);
+}

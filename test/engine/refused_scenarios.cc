@@ -357,7 +357,7 @@ SCENARIO(arrays_take_the_bytes_of_their_format) {
 }
 
 // The driver takes 256 values in a batch, and queues none of a larger one.
-SCENARIO(large_batches_of_values_are_refused) {
+SCENARIO(batches_of_values_are_refused_whole) {
   Card card;
   const CUstream s = card.Stream();
   const CUdeviceptr block = Alloc(300 * kMiB), other = Alloc(300 * kMiB);
@@ -370,6 +370,21 @@ SCENARIO(large_batches_of_values_are_refused) {
       one.writeValue.value = count;
     }
     EXPECT(cuStreamBatchMemOp(s, count, values.data(), 0) == (count == 256 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE));
+  }
+  // The second operation is of no kind, or has no aligned address.
+  for (const bool has_kind : {false, true}) {
+    std::array<CUstreamBatchMemOpParams, 2> values{};
+    for (auto& one : values) {
+      one.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+      one.writeValue.address = block;
+      one.writeValue.value = 99;
+    }
+    if (has_kind) {
+      values[1].writeValue.address += 2;
+    } else {
+      values[1].operation = static_cast<CUstreamBatchMemOpType>(99);
+    }
+    EXPECT(cuStreamBatchMemOp(s, 2, values.data(), 0) == CUDA_ERROR_INVALID_VALUE);
   }
   uint32_t word = 0;
   OK(cuStreamSynchronize(s));

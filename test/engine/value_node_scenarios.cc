@@ -63,15 +63,14 @@ CUgraphNode Add(CUgraph graph, CUcontext context, std::vector<CUstreamBatchMemOp
   return node;
 }
 
-}  // namespace
-
 // From each kind of memory to each, in an executable graph.
-SCENARIO(nodes_of_values_change_their_memory) {
-  Words w;
+void ChangeMemory(Words& w, unsigned count) {
   for (const CUdeviceptr from : w.Places()) {
     for (const CUdeviceptr to : w.Places()) {
-      const auto list = [](CUdeviceptr first, CUdeviceptr second, uint64_t value) {
-        return std::vector{WriteOf(first, value), WriteOf(second + 32, 5ull << 40 | (value + 1), true)};
+      const auto list = [count](CUdeviceptr first, CUdeviceptr second, uint64_t value) {
+        std::vector values{WriteOf(first, value), WriteOf(second + 32, 5ull << 40 | (value + 1), true)};
+        values.resize(count);
+        return values;
       };
       CUgraph graph = nullptr, next = nullptr;
       CUgraphExec exec = nullptr;
@@ -91,7 +90,7 @@ SCENARIO(nodes_of_values_change_their_memory) {
       auto back = list(from, to, 7);
       CUgraphNodeParams general{};
       general.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
-      general.memOp = {w.card.context, 2, back.data(), 0};
+      general.memOp = {w.card.context, count, back.data(), 0};
       OK(cuGraphExecNodeSetParams(exec, node, &general));
       w.Run("set back", exec);
       OK(cuGraphCreate(&next, 0));
@@ -101,12 +100,28 @@ SCENARIO(nodes_of_values_change_their_memory) {
       w.Run("updated", exec);
       OK(cuGraphExecUpdate(exec, graph, &info));
       w.Run("updated back", exec);
-      EXPECT(set({WriteOf(to, 11)}) != CUDA_SUCCESS);
+      // The count stays (H200, driver 580).
+      auto more = list(to, to, 11);
+      more.push_back(WriteOf(to + 8, 13));
+      EXPECT(set(more) == CUDA_ERROR_INVALID_VALUE);
+      if (count > 1) EXPECT(set({WriteOf(to, 11)}) == CUDA_ERROR_INVALID_VALUE);
+      w.Run("refused", exec);
       OK(cuGraphExecDestroy(exec));
       OK(cuGraphDestroy(graph));
       OK(cuGraphDestroy(next));
     }
   }
+}
+
+}  // namespace
+
+SCENARIO(nodes_of_values_change_their_memory) {
+  Words w;
+  ChangeMemory(w, 2);
+}
+SCENARIO(nodes_of_one_value_change_their_memory) {
+  Words w;
+  ChangeMemory(w, 1);
 }
 
 // Captured; and a node that begins with a wait, whose values are written in their order.

@@ -1,5 +1,8 @@
 #include "hooklib/engine/device/block_ends.h"
 
+#include <atomic>
+#include <optional>
+
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/virtual_memory.h"
 
@@ -23,5 +26,16 @@ bool ReachesPastItsBlock(memory::Extent range) {
   }
   return virtual_memory::IsUnmapped(range.base);
 }
+
+namespace {
+std::atomic<bool> g_any_synchronous{false};
+}  // namespace
+
+bool IsSynchronous(memory::Extent range) {
+  if (!g_any_synchronous.load(std::memory_order_relaxed) || !MayBeTracked(range.base)) return false;
+  const std::optional<TrackedAddress> block = FindTracked(range.base);
+  return block && block->allocation.sync_memops;
+}
+void NoteSynchronousBlock() { g_any_synchronous.store(true, std::memory_order_relaxed); }
 
 }  // namespace sluice

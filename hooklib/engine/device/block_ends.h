@@ -12,6 +12,11 @@ namespace sluice {
 // range may be tracked.
 bool ReachesPastItsBlock(memory::Extent range);
 
+// Whether synchronous copies and memsets there end before they return, as the application has asked for the block
+// (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS). The driver knows only of the arena. Thread-safe, as above.
+bool IsSynchronous(memory::Extent range);
+void NoteSynchronousBlock();  // the application has asked for one
+
 }  // namespace sluice
 
 #endif  // SLUICE_HOOKLIB_ENGINE_DEVICE_BLOCK_ENDS_H_

@@ -109,7 +109,9 @@ CUresult Copy(CUstream handle, bool per_thread, const std::array<Extent, 2>& tou
   Stream* const stream = FindStream(handle, per_thread);
   if (!stream || IsImpossible(touched)) return issue();
   if (ReachesPastItsBlock(touched[0]) || ReachesPastItsBlock(touched[1])) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = RunCopy(stream, touched, source, issue, call);
+  CUresult result = RunCopy(stream, touched, source, issue, call);
+  if (result == CUDA_SUCCESS && call == Call::kMayWait && (IsSynchronous(touched[0]) || IsSynchronous(touched[1])))
+    result = g_real.cuStreamSynchronize(stream->handle);
   NoteAnswer(stream->owner, result);
   return result;
 }
@@ -126,6 +128,20 @@ void RecordCopy(CUstream handle, bool per_thread, const Extent& to, const Extent
 
 void WriteAnything() {
   for (const auto& device : Devices()) device->NoteUnknownWriter();
+}
+
+// Whether a synchronous memset, or copy inside device memory, returns before its work is done: in memory that is
+// managed only by the engine. The driver would wait for it (CUDA driver API, "API synchronization behavior"), and a
+// program that releases the stream's earlier work behind its call would hang. Then the asynchronous call stands for it.
+// A capture may refuse the one and take the other.
+bool ReturnsEarly(const std::array<Extent, 2>& touched) {
+  if (g_captures.load(std::memory_order_relaxed) != 0) return false;
+  return std::all_of(touched.begin(), touched.end(), [](const Extent& side) {
+    if (!side.base) return true;
+    if (!MayBeTracked(side.base)) return false;
+    const std::optional<TrackedAddress> block = FindTracked(side.base);
+    return block && !block->allocation.app_managed && !IsSynchronous(side);
+  });
 }
 
 Source ValueFor(CUdeviceptr to, size_t element) { return to % element ? Source::kNone : Source::kValue; }
@@ -184,7 +200,18 @@ namespace entry {
   SLUICE_COPY(name, parameters, arguments, stream, false, origin, to, from, Call::kQueues) \
   SLUICE_COPY(name##_ptsz, parameters, arguments, stream, true, origin, to, from, Call::kQueues)
 
-SLUICE_COPY_SYNC(cuMemcpy, (CUdeviceptr dst, CUdeviceptr src, size_t n), (dst, src, n), kDevice, At(dst, n), At(src, n))
+// A synchronous copy that may be inside device memory.
+#define SLUICE_COPY_INSIDE(name, flavour, asynchronous, stream)                                      \
+  CUresult name(CUdeviceptr dst, CUdeviceptr src, size_t n) {                                        \
+    if (ReturnsEarly({At(dst, n), At(src, n)})) return entry::asynchronous(dst, src, n, stream);     \
+    RecordCopy(nullptr, flavour, At(dst, n), At(src, n));                                            \
+    const auto issue = [&] { return g_real.name(dst, src, n); };                                     \
+    return Copy(nullptr, flavour, {At(dst, n), At(src, n)}, Source::kDevice, issue, Call::kMayWait); \
+  }
+SLUICE_COPY_INSIDE(cuMemcpy, false, cuMemcpyAsync, CU_STREAM_LEGACY)
+SLUICE_COPY_INSIDE(cuMemcpy_ptds, true, cuMemcpyAsync_ptsz, CU_STREAM_PER_THREAD)
+SLUICE_COPY_INSIDE(cuMemcpyDtoD_v2, false, cuMemcpyDtoDAsync_v2, CU_STREAM_LEGACY)
+SLUICE_COPY_INSIDE(cuMemcpyDtoD_v2_ptds, true, cuMemcpyDtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 SLUICE_COPY_ASYNC(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream),
                   kDevice, At(dst, n), At(src, n))
 SLUICE_COPY_SYNC(cuMemcpyHtoD_v2, (CUdeviceptr dst, const void* src, size_t n), (dst, src, n), kHost,
@@ -194,12 +221,17 @@ SLUICE_COPY_ASYNC(cuMemcpyHtoDAsync_v2, (CUdeviceptr dst, const void* src, size_
 SLUICE_COPY_SYNC(cuMemcpyDtoH_v2, (void* dst, CUdeviceptr src, size_t n), (dst, src, n), kNone, At(dst, n), At(src, n))
 SLUICE_COPY_ASYNC(cuMemcpyDtoHAsync_v2, (void* dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream),
                   kNone, At(dst, n), At(src, n))
-SLUICE_COPY_SYNC(cuMemcpyDtoD_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n), (dst, src, n), kDevice, At(dst, n),
-                 At(src, n))
 SLUICE_COPY_ASYNC(cuMemcpyDtoDAsync_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream),
                   (dst, src, n, stream), kDevice, At(dst, n), At(src, n))
-SLUICE_COPY_SYNC(cuMemcpyPeer, (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n),
-                 (dst, to, src, from, n), kNone, At(dst, n), At(src, n))
+#define SLUICE_COPY_PEER(name, flavour, asynchronous, stream)                                              \
+  CUresult name(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n) {                \
+    if (ReturnsEarly({At(dst, n), At(src, n)})) return entry::asynchronous(dst, to, src, from, n, stream); \
+    RecordCopy(nullptr, flavour, At(dst, n), At(src, n));                                                  \
+    const auto issue = [&] { return g_real.name(dst, to, src, from, n); };                                 \
+    return Copy(nullptr, flavour, {At(dst, n), At(src, n)}, Source::kNone, issue, Call::kMayWait);         \
+  }
+SLUICE_COPY_PEER(cuMemcpyPeer, false, cuMemcpyPeerAsync, CU_STREAM_LEGACY)
+SLUICE_COPY_PEER(cuMemcpyPeer_ptds, true, cuMemcpyPeerAsync_ptsz, CU_STREAM_PER_THREAD)
 SLUICE_COPY_ASYNC(cuMemcpyPeerAsync,
                   (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n, CUstream stream),
                   (dst, to, src, from, n, stream), kNone, At(dst, n), At(src, n))
@@ -224,73 +256,76 @@ SLUICE_COPY_ASYNC(cuMemcpyAtoHAsync_v2, (void* dst, CUarray src, size_t offset, 
   {                                                                                                  \
     return Copy(stream, flavour, sides(argument), Source::kNone, [&] { return g_real.name; }, call); \
   }
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
-    SLUICE_COPY_BOX(cuMemcpy2D_v2(c), c, Sides, nullptr, false, Call::kMayWait)
-CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* c)
-    SLUICE_COPY_BOX(cuMemcpy2D_v2_ptds(c), c, Sides, nullptr, true, Call::kMayWait)
+#define SLUICE_BOX_SYNC(name, asynchronous, type, sides)                                    \
+  CUresult name##_ptds(const type* c) {                                                     \
+    if (ReturnsEarly(sides(c))) return entry::asynchronous##_ptsz(c, CU_STREAM_PER_THREAD); \
+    SLUICE_COPY_BOX(name##_ptds(c), c, sides, nullptr, true, Call::kMayWait)                \
+  }                                                                                         \
+  CUresult name(const type* c) {                                                            \
+    if (ReturnsEarly(sides(c))) return entry::asynchronous(c, CU_STREAM_LEGACY);            \
+    SLUICE_COPY_BOX(name(c), c, sides, nullptr, false, Call::kMayWait)                      \
+  }
+#define SLUICE_BOX_ASYNC(name, type, sides)                                                               \
+  CUresult name(const type* c, CUstream s) SLUICE_COPY_BOX(name(c, s), c, sides, s, false, Call::kQueues) \
+  CUresult name##_ptsz(const type* c, CUstream s) SLUICE_COPY_BOX(name##_ptsz(c, s), c, sides, s, true, Call::kQueues)
+SLUICE_BOX_SYNC(cuMemcpy2D_v2, cuMemcpy2DAsync_v2, CUDA_MEMCPY2D, Sides)
+SLUICE_BOX_ASYNC(cuMemcpy2DAsync_v2, CUDA_MEMCPY2D, Sides)
+SLUICE_BOX_SYNC(cuMemcpy3D_v2, cuMemcpy3DAsync_v2, CUDA_MEMCPY3D, Sides3D)
+SLUICE_BOX_ASYNC(cuMemcpy3DAsync_v2, CUDA_MEMCPY3D, Sides3D)
+SLUICE_BOX_SYNC(cuMemcpy3DPeer, cuMemcpy3DPeerAsync, CUDA_MEMCPY3D_PEER, Sides3D)
+SLUICE_BOX_ASYNC(cuMemcpy3DPeerAsync, CUDA_MEMCPY3D_PEER, Sides3D)
+// These have no asynchronous forms.
 CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* c)
     SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2(c), c, Sides, nullptr, false, Call::kMayWait)
 CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* c)
     SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2_ptds(c), c, Sides, nullptr, true, Call::kMayWait)
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy2DAsync_v2(c, s), c, Sides, s, false, Call::kQueues)
-CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy2DAsync_v2_ptsz(c, s), c, Sides, s, true, Call::kQueues)
-CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* c)
-    SLUICE_COPY_BOX(cuMemcpy3D_v2(c), c, Sides3D, nullptr, false, Call::kMayWait)
-CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* c)
-    SLUICE_COPY_BOX(cuMemcpy3D_v2_ptds(c), c, Sides3D, nullptr, true, Call::kMayWait)
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy3DAsync_v2(c, s), c, Sides3D, s, false, Call::kQueues)
-CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy3DAsync_v2_ptsz(c, s), c, Sides3D, s, true, Call::kQueues)
-CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* c)
-    SLUICE_COPY_BOX(cuMemcpy3DPeer(c), c, Sides3D, nullptr, false, Call::kMayWait)
-CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* c)
-    SLUICE_COPY_BOX(cuMemcpy3DPeer_ptds(c), c, Sides3D, nullptr, true, Call::kMayWait)
-CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy3DPeerAsync(c, s), c, Sides3D, s, false, Call::kQueues)
-CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy3DPeerAsync_ptsz(c, s), c, Sides3D, s, true, Call::kQueues)
 
 // memsets. `element` bytes a value.
-#define SLUICE_SET_1D(name, value_type, element)                                       \
-  CUresult name##_v2(CUdeviceptr dst, value_type v, size_t n) {                        \
-    return Copy(nullptr, false, {Values(dst, n, element), {}}, ValueFor(dst, element), \
-                [&] { return g_real.name##_v2(dst, v, n); });                          \
-  }                                                                                    \
-  CUresult name##_v2_ptds(CUdeviceptr dst, value_type v, size_t n) {                   \
-    return Copy(nullptr, true, {Values(dst, n, element), {}}, ValueFor(dst, element),  \
-                [&] { return g_real.name##_v2_ptds(dst, v, n); });                     \
-  }                                                                                    \
-  CUresult name##Async(CUdeviceptr dst, value_type v, size_t n, CUstream s) {          \
-    return Copy(s, false, {Values(dst, n, element), {}}, ValueFor(dst, element),       \
-                [&] { return g_real.name##Async(dst, v, n, s); });                     \
-  }                                                                                    \
-  CUresult name##Async_ptsz(CUdeviceptr dst, value_type v, size_t n, CUstream s) {     \
-    return Copy(s, true, {Values(dst, n, element), {}}, ValueFor(dst, element),        \
-                [&] { return g_real.name##Async_ptsz(dst, v, n, s); });                \
+#define SLUICE_SET_1D(name, value_type, element)                                                         \
+  CUresult name##_v2(CUdeviceptr dst, value_type v, size_t n) {                                          \
+    if (ReturnsEarly({At(dst, n), {}})) return entry::name##Async(dst, v, n, CU_STREAM_LEGACY);          \
+    return Copy(                                                                                         \
+        nullptr, false, {Values(dst, n, element), {}}, ValueFor(dst, element),                           \
+        [&] { return g_real.name##_v2(dst, v, n); }, Call::kMayWait);                                    \
+  }                                                                                                      \
+  CUresult name##_v2_ptds(CUdeviceptr dst, value_type v, size_t n) {                                     \
+    if (ReturnsEarly({At(dst, n), {}})) return entry::name##Async_ptsz(dst, v, n, CU_STREAM_PER_THREAD); \
+    return Copy(                                                                                         \
+        nullptr, true, {Values(dst, n, element), {}}, ValueFor(dst, element),                            \
+        [&] { return g_real.name##_v2_ptds(dst, v, n); }, Call::kMayWait);                               \
+  }                                                                                                      \
+  CUresult name##Async(CUdeviceptr dst, value_type v, size_t n, CUstream s) {                            \
+    return Copy(s, false, {Values(dst, n, element), {}}, ValueFor(dst, element),                         \
+                [&] { return g_real.name##Async(dst, v, n, s); });                                       \
+  }                                                                                                      \
+  CUresult name##Async_ptsz(CUdeviceptr dst, value_type v, size_t n, CUstream s) {                       \
+    return Copy(s, true, {Values(dst, n, element), {}}, ValueFor(dst, element),                          \
+                [&] { return g_real.name##Async_ptsz(dst, v, n, s); });                                  \
   }
 SLUICE_SET_1D(cuMemsetD8, unsigned char, 1)
 SLUICE_SET_1D(cuMemsetD16, unsigned short, 2)
 SLUICE_SET_1D(cuMemsetD32, unsigned int, 4)
 
-#define SLUICE_SET_2D(name, value_type, element)                                                           \
-  CUresult name##_v2(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h) {                    \
-    return Copy(nullptr, false, {Rows(dst, pitch, w * (element), h), {}}, Source::kNone,                   \
-                [&] { return g_real.name##_v2(dst, pitch, v, w, h); });                                    \
-  }                                                                                                        \
-  CUresult name##_v2_ptds(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h) {               \
-    return Copy(nullptr, true, {Rows(dst, pitch, w * (element), h), {}}, Source::kNone,                    \
-                [&] { return g_real.name##_v2_ptds(dst, pitch, v, w, h); });                               \
-  }                                                                                                        \
-  CUresult name##Async(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h, CUstream s) {      \
-    return Copy(s, false, {Rows(dst, pitch, w * (element), h), {}}, Source::kNone,                         \
-                [&] { return g_real.name##Async(dst, pitch, v, w, h, s); });                               \
-  }                                                                                                        \
-  CUresult name##Async_ptsz(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h, CUstream s) { \
-    return Copy(s, true, {Rows(dst, pitch, w * (element), h), {}}, Source::kNone,                          \
-                [&] { return g_real.name##Async_ptsz(dst, pitch, v, w, h, s); });                          \
+#define SLUICE_SET_2D(name, value_type, element)                                                                   \
+  CUresult name##_v2(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h) {                            \
+    if (ReturnsEarly({At(dst, 0), {}})) return entry::name##Async(dst, pitch, v, w, h, CU_STREAM_LEGACY);          \
+    return Copy(                                                                                                   \
+        nullptr, false, {Rows(dst, pitch, w * (element), h), {}}, Source::kNone,                                   \
+        [&] { return g_real.name##_v2(dst, pitch, v, w, h); }, Call::kMayWait);                                    \
+  }                                                                                                                \
+  CUresult name##_v2_ptds(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h) {                       \
+    if (ReturnsEarly({At(dst, 0), {}})) return entry::name##Async_ptsz(dst, pitch, v, w, h, CU_STREAM_PER_THREAD); \
+    return Copy(                                                                                                   \
+        nullptr, true, {Rows(dst, pitch, w * (element), h), {}}, Source::kNone,                                    \
+        [&] { return g_real.name##_v2_ptds(dst, pitch, v, w, h); }, Call::kMayWait);                               \
+  }                                                                                                                \
+  CUresult name##Async(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h, CUstream s) {              \
+    return Copy(s, false, {Rows(dst, pitch, w * (element), h), {}}, Source::kNone,                                 \
+                [&] { return g_real.name##Async(dst, pitch, v, w, h, s); });                                       \
+  }                                                                                                                \
+  CUresult name##Async_ptsz(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h, CUstream s) {         \
+    return Copy(s, true, {Rows(dst, pitch, w * (element), h), {}}, Source::kNone,                                  \
+                [&] { return g_real.name##Async_ptsz(dst, pitch, v, w, h, s); });                                  \
   }
 SLUICE_SET_2D(cuMemsetD2D8, unsigned char, 1)
 SLUICE_SET_2D(cuMemsetD2D16, unsigned short, 2)

@@ -4,6 +4,7 @@
 #include "hooklib/dispatch/caller.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/block_ends.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/pools.h"
 #include "hooklib/engine/device/virtual_memory.h"
@@ -218,7 +219,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   return g_real.cuPointerGetAttribute(data, attribute, pointer);
 }
 
-// Synchronous operations on managed memory, which tracked memory is, always synchronise: only the answer is to change.
+// Copies and memsets of the engine's (copy_entries.cc) heed it.
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
   const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
   if (!tracked && IsFreeInArena(pointer)) return CUDA_ERROR_INVALID_VALUE;
@@ -230,6 +231,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   memory::Va base = 0;
   if (memory::Allocation* const allocation = tracked->device->live.Find(pointer, &base))
     allocation->sync_memops = set != 0;
+  if (set != 0) NoteSynchronousBlock();
   return CUDA_SUCCESS;
 }
 

@@ -63,7 +63,16 @@ bool IsNarrow(const CUstreamBatchMemOpParams& op) {
   return op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32;
 }
 
-constexpr unsigned kMaxBatch = 256;  // the driver refuses larger ones, before it queues anything
+constexpr unsigned kMaxBatch = 256;
+
+// The driver refuses other batches before it queues anything of them.
+bool IsTaken(const CUstreamBatchMemOpParams* list, unsigned count) {
+  if (!list || count > kMaxBatch) return false;
+  return std::all_of(list, list + count, [](const CUstreamBatchMemOpParams& op) {
+    if (IsWrite(op) || IsWait(op)) return op.writeValue.address % (IsNarrow(op) ? 4 : 8) == 0;
+    return op.operation == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES || op.operation == CU_STREAM_MEM_OP_BARRIER;
+  });
+}
 
 template <typename Real>
 CUresult OneByOne(CUstream stream, bool per_thread, unsigned count, CUstreamBatchMemOpParams* list, Real real) {
@@ -137,7 +146,7 @@ SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
       if (!is_captured) WriteValues(from, n);                                                                      \
       return QueueUnplanned(stream, flavour, [&] { return g_real.name(stream, n, from, flags); });                 \
     };                                                                                                             \
-    if (flags || count > kMaxBatch) return real(count, list);                                                      \
+    if (flags || !IsTaken(list, count)) return real(count, list);                                                  \
     if (is_captured && (AnyNamesManaged(list, count) || !CalledFromUnmanagedLibrary(__builtin_return_address(0)))) \
       return CaptureValues(stream, flavour, count, list, [&] { return real(count, list); });                       \
     if (!AnyNamesManaged(list, count)) return real(count, list);                                                   \

@@ -157,8 +157,10 @@ CUresult SetValuesIn(CUgraphExec executable, CUgraphNode node, const CUDA_BATCH_
     return real();
   }
   if (!CanReplace(p)) return CUDA_ERROR_INVALID_VALUE;
-  return OwnGraph().With(
+  const CUresult result = OwnGraph().With(
       p, [&](CUgraph graph) { return g_real.cuGraphExecChildGraphNodeSetParams(executable, node, graph); });
+  // Another count of values makes another graph.
+  return result == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
 CUDA_BATCH_MEM_OP_NODE_PARAMS ValuesIn(const CUgraphNodeParams& params) {

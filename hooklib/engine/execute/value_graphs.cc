@@ -1,5 +1,6 @@
 #include "hooklib/engine/execute/value_graphs.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <unordered_map>
@@ -43,10 +44,12 @@ void CUDA_CB End(void* data) {
 
 bool IsWide(const CUstreamBatchMemOpParams& op) { return op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64; }
 
-// Nodes one behind the other, which go again where one of them fails.
+bool IsSingleWrite(const NodeValues& values) { return values.list.size() == 1 && IsWrite(values.list.front()); }
+
+// Nodes one behind the other, or side by side, which go again where one of them fails.
 class Chain {
  public:
-  explicit Chain(CUgraph graph) : graph_(graph) {}
+  Chain(CUgraph graph, bool is_parallel) : graph_(graph), is_parallel_(is_parallel) {}
   ~Chain() {
     for (CUgraphNode node : nodes_) g_real.cuGraphDestroyNode(node);
   }
@@ -57,7 +60,7 @@ class Chain {
   void Append(Add add) {
     if (result_ != CUDA_SUCCESS) return;
     CUgraphNode next = nullptr;
-    const bool is_first = nodes_.empty();
+    const bool is_first = nodes_.empty() || is_parallel_;
     result_ = add(&next, graph_, is_first ? nullptr : &nodes_.back(), is_first ? size_t{0} : size_t{1});
     if (result_ == CUDA_SUCCESS) nodes_.push_back(next);
   }
@@ -66,6 +69,7 @@ class Chain {
 
  private:
   CUgraph graph_;
+  bool is_parallel_;
   std::vector<CUgraphNode> nodes_;
   CUresult result_ = CUDA_SUCCESS;
 };
@@ -88,6 +92,9 @@ void AppendCopy(Chain* chain, CUcontext context, const CUDA_MEMCPY3D& copy) {
 // Each write is a copy, and the driver's write behind it. Where the memory moves, the copy writes it and the other one
 // the word that the copy has read, the same value. Elsewhere the copy writes what no program reads. So a change of the
 // address leaves a copy in managed memory, as the driver demands for executable graphs, and a write outside of it.
+// A card's copies in managed memory are kernels, which wait for room on its multiprocessors (H200, driver 580). The
+// write of a single value stands beside its copy, so that a kernel that fills the card and polls pinned memory sees it
+// at once.
 void AppendAll(Chain* chain, NodeValues* values) {
   CUDA_BATCH_MEM_OP_NODE_PARAMS& p = values->params;
   auto cell = values->cells.begin();
@@ -136,16 +143,20 @@ std::vector<CUgraphNode> NodesOf(CUgraph graph) {
   return nodes;
 }
 
-// Those of a graph that Fill has made, or that the driver has copied from one.
+// Those of a graph that Fill has made, or that the driver has copied from one: a root is the copy of its first word.
 NodeValues* Recognize(CUgraph graph) {
   std::array<CUgraphNode, 2> roots{};
   size_t count = roots.size();
-  CUgraphNodeType type{};
-  CUDA_MEMCPY3D copy{};  // NOLINT(bugprone-invalid-enum-default-initialization): the driver fills it
-  if (g_real.cuGraphGetRootNodes(graph, roots.data(), &count) != CUDA_SUCCESS || count != 1 ||
-      g_real.cuGraphNodeGetType(roots[0], &type) != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_MEMCPY ||
-      g_real.cuGraphMemcpyNodeGetParams(roots[0], &copy) != CUDA_SUCCESS)
+  if (g_real.cuGraphGetRootNodes(graph, roots.data(), &count) != CUDA_SUCCESS || count == 0 || count > roots.size())
     return nullptr;
+  const auto is_copy = [](CUgraphNode node) {
+    CUgraphNodeType type{};
+    return g_real.cuGraphNodeGetType(node, &type) == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEMCPY;
+  };
+  CUDA_MEMCPY3D copy{};  // NOLINT(bugprone-invalid-enum-default-initialization): the driver fills it
+  CUgraphNode* const end = roots.data() + count;
+  CUgraphNode* const root = std::find_if(roots.data(), end, is_copy);
+  if (root == end || g_real.cuGraphMemcpyNodeGetParams(*root, &copy) != CUDA_SUCCESS) return nullptr;
   const void* const from = copy.srcMemoryType == CU_MEMORYTYPE_HOST
                                ? copy.srcHost
                                : reinterpret_cast<const void*>(copy.srcDevice);  // NOLINT(performance-no-int-to-ptr)
@@ -187,7 +198,7 @@ CUresult Fill(CUgraph graph, const CUDA_BATCH_MEM_OP_NODE_PARAMS& p) {
   if (values->cells.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
   NodeValues* const old = Recognize(graph);
   const std::vector<CUgraphNode> old_nodes = NodesOf(graph);
-  Chain chain(graph);
+  Chain chain(graph, IsSingleWrite(*values));
   AppendAll(&chain, values.get());
   CUresult result = chain.result();
   if (result == CUDA_SUCCESS) {
