@@ -140,6 +140,19 @@ def ended(name, space):
     return p.phase(name, space) in ("Succeeded", "Failed")
 
 
+def wait_end(name, space, seconds):
+    """Listens until the pod has ended or is deleted: asking again and again would take CPU time from it."""
+    event = "jsonpath={.type} {.object.status.phase}{'\\n'}"
+    watch = ["kubectl", "-n", space, "get", "pod", name, "--watch", "--output-watch-events", "-o", event]
+    with subprocess.Popen(
+        ["timeout", "-k", "2", str(seconds), *watch], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as listener:
+        for line in listener.stdout:
+            if {"DELETED", "Succeeded", "Failed"} & set(line.split()):
+                listener.terminate()
+                return
+
+
 def processes(program="", pod_uid=""):
     """The processes in this node's pods, by program and pod; other nodes of the machine have other cgroups."""
     found = []

