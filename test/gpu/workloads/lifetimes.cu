@@ -5,6 +5,8 @@
 // the case says so.
 #include "lifetimes.h"
 
+#include "waits_and_ends.h"
+
 namespace {
 
 // Copies a block on `copier` behind a delay, frees it, fills a new one: the host must have the old contents.
@@ -362,6 +364,12 @@ int main(int argc, char** argv) {
       {"attach", Attach},
       {"answers", Answers},
       {"other_gpu", OtherGpu},
+      {"early_returns", EarlyReturns},
+      {"resident_kernel", ResidentKernel},
+      {"late_threads", LateThreads},
+      {"reset_released", ResetReleased},
+      {"contexts_by_threads", ContextsByThreads},
+      {"graph_memory", GraphMemory},
   };
   const auto it = cases.find(argc == 2 ? argv[1] : "");
   if (it == cases.end()) {

@@ -23,6 +23,8 @@
     }                                                                                       \
   } while (0)
 
+inline CUcontext g_context;  // of all files
+
 namespace {
 
 constexpr size_t kMiB = 1 << 20;
@@ -35,8 +37,6 @@ __global__ void Spin(unsigned long long ns) {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   } while (now - begin < ns);
 }
-
-CUcontext g_context;
 
 CUdeviceptr Alloc(size_t bytes) {
   CUdeviceptr p = 0;
