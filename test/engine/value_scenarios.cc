@@ -235,7 +235,7 @@ SCENARIO(nodes_of_values_answer_as_such) {
   CUgraphExecUpdateResultInfo info{};
   OK(cuGraphBatchMemOpNodeSetParams(cloned, &params));
   print("clone set", cloned);
-  list[0] = write(v.words + 12, 12);
+  list = {write(v.words + 12, 12), write(v.words + 16, 11, true)};  // the operations of the executable graph
   params = {v.card.context, 2, list.data(), 0};
   OK(cuGraphBatchMemOpNodeSetParams(cloned, &params));
   OK(cuGraphExecUpdate(of_clone, clone, &info));
