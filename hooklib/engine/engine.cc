@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <utility>
+#include <vector>
 
 #include "common/mutex.h"
 #include "hooklib/dispatch/engine_hooks.h"
@@ -98,15 +100,19 @@ void* Ticker(void*) {
   constexpr std::chrono::milliseconds kTick{100};
   constexpr uint64_t kTicksPerSecond = 10, kTicksPerPeriod = 100;
   bool is_last = false;
-  std::vector<uint64_t> launches(Devices().size());
+  struct Idle {
+    uint64_t launches = 0, ticks = 0;
+  };
+  std::vector<Idle> idle(Devices().size());
   for (uint64_t tick = 1; !TheExitHandshake().AwaitExit(kTick); ++tick) {
     for (size_t i = 0; i < Devices().size(); ++i) {
       Device& device = *Devices()[i];
       if (tick % kTicksPerSecond == 0) device.NoteSecond();
       const uint64_t now = device.Launches();
       device.tokens.time_slices().BeginSampling(now);
-      // Launches correct what earlier ones have left above the budget. Where none comes, the follower does.
-      if (std::exchange(launches[i], now) == now && device.OverCapacity()) WakeFollower();
+      // Launches correct what earlier ones have left above the budget. Where none comes for a second, the follower does.
+      idle[i].ticks = std::exchange(idle[i].launches, now) == now ? idle[i].ticks + 1 : 0;
+      if (idle[i].ticks >= kTicksPerSecond && device.OverCapacity()) WakeFollower();
     }
     PublishAll();
     is_last = tick % kTicksPerSecond == 0 && OnlyOwnThreadsAreLeft();

@@ -213,7 +213,9 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
   BEGIN(100);
   NEED_CARD(dev);
   NEED_ARG(ValidPool(pool));
-  TheDriver().current_pools[static_cast<size_t>(card)] = pool;
+  // Allocations without a pool take pinned memory: a managed one changes nothing (H200, driver 580).
+  if (pool->props.allocType != CU_MEM_ALLOCATION_TYPE_MANAGED)
+    TheDriver().current_pools[static_cast<size_t>(card)] = pool;
   return CUDA_SUCCESS;
 }
 

@@ -199,6 +199,12 @@ SCENARIO(refused_ends_of_pools_change_nothing) {
   OK(cuMemAllocAsync(&block, kMiB, s));
   OK(cuMemFreeAsync(block, s));
   EXPECT(cuMemPoolDestroy(pool) == CUDA_ERROR_INVALID_VALUE);
+  // As the current pool a managed one is taken, and changes nothing.
+  OK(cuDeviceSetMemPool(0, MakePool(CU_MEM_ALLOCATION_TYPE_MANAGED)));
+  OK(cuMemAllocAsync(&block, kMiB, s));
+  CUmemoryPool of_block = nullptr;
+  OK(cuPointerGetAttribute(&of_block, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, block));
+  EXPECT(of_block == pool);
   for (const auto attribute : {CU_MEMPOOL_ATTR_USED_MEM_HIGH, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH}) {
     cuuint64_t bytes = 0;
     OK(cuMemPoolGetAttribute(pool, attribute, &bytes));

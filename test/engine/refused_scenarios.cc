@@ -371,19 +371,18 @@ SCENARIO(batches_of_values_are_refused_whole) {
     }
     EXPECT(cuStreamBatchMemOp(s, count, values.data(), 0) == (count == 256 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE));
   }
-  // The second operation is of no kind, or has no aligned address.
-  for (const bool has_kind : {false, true}) {
+  // The second operation is of no kind, has no aligned address, or one that the driver does not know.
+  static uint32_t elsewhere = 0;
+  for (const int wrong : {0, 1, 2}) {
     std::array<CUstreamBatchMemOpParams, 2> values{};
     for (auto& one : values) {
       one.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
       one.writeValue.address = block;
       one.writeValue.value = 99;
     }
-    if (has_kind) {
-      values[1].writeValue.address += 2;
-    } else {
-      values[1].operation = static_cast<CUstreamBatchMemOpType>(99);
-    }
+    if (wrong == 0) values[1].operation = static_cast<CUstreamBatchMemOpType>(99);
+    if (wrong == 1) values[1].writeValue.address += 2;
+    if (wrong == 2) values[1].writeValue.address = reinterpret_cast<uintptr_t>(&elsewhere);
     EXPECT(cuStreamBatchMemOp(s, 2, values.data(), 0) == CUDA_ERROR_INVALID_VALUE);
   }
   uint32_t word = 0;

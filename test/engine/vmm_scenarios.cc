@@ -286,3 +286,19 @@ SCENARIO(vmm_mapped_twice_beside_ended_threads) {
   OK(cuMemsetD8(p + kBytes, 4, kMiB));
   PrintBytes("first", p, kBytes);
 }
+
+// One thread reserves addresses and frees them, another retains the primary context and releases it.
+SCENARIO(reservations_beside_releases) {
+  Card card;
+  constexpr int kRounds = 400;
+  std::thread reserving([&] {
+    OK(cuCtxSetCurrent(card.context));
+    for (int i = 0; i < kRounds; ++i) OK(cuMemAddressFree(Reserve(4 * kMiB), 4 * kMiB));
+  });
+  for (int i = 0; i < kRounds; ++i) {
+    CUcontext context = nullptr;
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuDevicePrimaryCtxRelease(0));
+  }
+  reserving.join();
+}

@@ -6,6 +6,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/ending_contexts.h"
 #include "hooklib/engine/device/failures.h"
 #include "hooklib/engine/device/green_contexts.h"
 #include "hooklib/engine/device/pools.h"
@@ -219,6 +220,7 @@ CUcontext Device::OwnContext() {
   if (!g_real.cuCtxCreate_v2 || g_real.cuCtxCreate_v2(&context, CU_CTX_SCHED_AUTO, ordinal) != CUDA_SUCCESS)
     return nullptr;
   g_real.cuCtxPopCurrent_v2(&popped);
+  AwaitContextEnd(context);
   if (own_context_.compare_exchange_strong(none, context, std::memory_order_acq_rel)) return context;
   g_real.cuCtxDestroy_v2(context);  // another thread has made one meanwhile
   return none;

@@ -10,6 +10,7 @@
 #include "hooklib/engine/config.h"
 #include "hooklib/engine/device/budget_follower.h"
 #include "hooklib/engine/device/context_scope.h"
+#include "hooklib/engine/device/ending_contexts.h"
 #include "hooklib/engine/device/locations.h"
 #include "hooklib/engine/device/virtual_memory_state.h"
 #include "hooklib/engine/engine.h"
@@ -151,7 +152,7 @@ CUresult Reserve(const void* caller, CUdeviceptr* pointer, size_t bytes, size_t 
   const auto real = [&] { return g_real.cuMemAddressReserve(pointer, bytes, alignment, hint, flags); };
   CUcontext context = nullptr;
   Device* const device = CurrentDevice(&context);
-  if (!device || !pointer) return real();
+  if (!device || !pointer || (alignment & (alignment - 1))) return real();
   const char* reason = WhyUnmanaged(caller, *device);
   if (!reason && (!bytes || bytes % kChunkBytes || flags)) reason = "the reservation is no multiple of 2 MiB";
   if (!reason && alignment > kChunkBytes) reason = "the reservation is to be aligned to more than 2 MiB";
@@ -159,6 +160,7 @@ CUresult Reserve(const void* caller, CUdeviceptr* pointer, size_t bytes, size_t 
   // Reservations outlive contexts. The primary context is retained for them.
   if (!reason && !device->IsOwnedByPrimary(context)) reason = "a reservation was made outside the primary context";
   if (!reason) {
+    const PrimaryTurn turn(device->ordinal);  // before the locks, as in releases
     MutexLock changes(g_changes);
     MutexLock lock(g_mutex);
     const bool is_first = !HasReservations(device);

@@ -254,7 +254,8 @@ CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice ordinal) {
 }
 CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool pool) {
   const CUresult result = g_real.cuDeviceSetMemPool(ordinal, pool);
-  if (result == CUDA_SUCCESS) SetCurrentPool(ordinal, pool);
+  // Of a managed pool the call succeeds, and allocations go on as before (H200, driver 580).
+  if (result == CUDA_SUCCESS && !FindPool(pool).is_managed) SetCurrentPool(ordinal, pool);
   return result;
 }
 CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {

@@ -65,11 +65,18 @@ bool IsNarrow(const CUstreamBatchMemOpParams& op) {
 
 constexpr unsigned kMaxBatch = 256;
 
+bool IsKnownToDriver(CUdeviceptr at) {
+  CUmemorytype type{};
+  return g_real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) == CUDA_SUCCESS;
+}
+
 // The driver refuses other batches before it queues anything of them.
 bool IsTaken(const CUstreamBatchMemOpParams* list, unsigned count) {
   if (!list || count > kMaxBatch) return false;
   return std::all_of(list, list + count, [](const CUstreamBatchMemOpParams& op) {
-    if (IsWrite(op) || IsWait(op)) return op.writeValue.address % (IsNarrow(op) ? 4 : 8) == 0;
+    if (IsWrite(op) || IsWait(op))
+      return op.writeValue.address % (IsNarrow(op) ? 4 : 8) == 0 &&
+             (NamesManaged(op) || IsKnownToDriver(op.writeValue.address));
     return op.operation == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES || op.operation == CU_STREAM_MEM_OP_BARRIER;
   });
 }
@@ -146,10 +153,10 @@ SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
       if (!is_captured) WriteValues(from, n);                                                                      \
       return QueueUnplanned(stream, flavour, [&] { return g_real.name(stream, n, from, flags); });                 \
     };                                                                                                             \
-    if (flags || !IsTaken(list, count)) return real(count, list);                                                  \
+    if (flags || count > kMaxBatch) return real(count, list);                                                      \
     if (is_captured && (AnyNamesManaged(list, count) || !CalledFromUnmanagedLibrary(__builtin_return_address(0)))) \
       return CaptureValues(stream, flavour, count, list, [&] { return real(count, list); });                       \
-    if (!AnyNamesManaged(list, count)) return real(count, list);                                                   \
+    if (!AnyNamesManaged(list, count) || !IsTaken(list, count)) return real(count, list);                          \
     return OneByOne(stream, flavour, count, list, real);                                                           \
   }
 #define SLUICE_BATCH_OF_VALUES(name)     \
