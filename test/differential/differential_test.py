@@ -20,8 +20,8 @@ import sys
 import time
 
 MIB = 1 << 20
-# Programs hold at most 256 MiB, in blocks of up to 40 MiB. The smaller budget makes most of them evict: every other batch
-# through the driver's calls, and the rest through the engine's eviction threads.
+# Programs hold at most 256 MiB, in blocks of up to 40 MiB. The smaller budget makes most of them evict: every other
+# batch through the driver's calls, and the rest through the engine's eviction threads.
 MODES = {"unhooked": None, "fits": 2048 * MIB, "evicts": 32 * MIB, "evicts by threads": 32 * MIB}
 BATCH = 50
 LINE = re.compile(r"^(\d+) (ok|step-\d+|died-\d+|exit-\d+|hangs)\b")

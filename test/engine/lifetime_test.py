@@ -74,7 +74,12 @@ def no_quarantine():
 @test
 def streams_modules_and_threads_end():
     """Ten thousand streams and modules, a thousand threads: host memory does not grow, under pressure either."""
-    for name in ("ten_thousand_streams", "ten_thousand_modules", "a_thousand_threads", "a_thousand_threads_that_launch_late"):
+    for name in (
+        "ten_thousand_streams",
+        "ten_thousand_modules",
+        "a_thousand_threads",
+        "a_thousand_threads_that_launch_late",
+    ):
         env = no_quarantine()
         unhooked = growth(run(name, env=env))
         for budget in (GIB // 2, 6 * GIB):

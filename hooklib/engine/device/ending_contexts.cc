@@ -11,7 +11,7 @@ namespace sluice {
 
 namespace {
 
-struct Turn {
+struct Holder {
   uint64_t thread;
   int depth;
 };
@@ -20,7 +20,7 @@ struct Ends {
   Mutex mutex;  // no other lock is taken and no driver call is made inside
   Condition changed;
   std::multiset<CUcontext> contexts SLUICE_GUARDED_BY(mutex);
-  std::map<CUdevice, Turn> primaries SLUICE_GUARDED_BY(mutex);
+  std::map<CUdevice, Holder> primaries SLUICE_GUARDED_BY(mutex);
 };
 Ends& All() {
   static auto& ends = *new Ends;
@@ -39,19 +39,19 @@ ContextEnd::~ContextEnd() {
   All().changed.NotifyAll();
 }
 
-PrimaryTurn::PrimaryTurn(CUdevice gpu) : gpu_(gpu) {
+PrimaryScope::PrimaryScope(CUdevice gpu) : gpu_(gpu) {
   MutexLock lock(All().mutex);
-  auto turn = All().primaries.find(gpu);
-  while (turn != All().primaries.end() && turn->second.thread != ThisThread()) {
+  auto holder = All().primaries.find(gpu);
+  while (holder != All().primaries.end() && holder->second.thread != ThisThread()) {
     All().changed.Wait(All().mutex);
-    turn = All().primaries.find(gpu);
+    holder = All().primaries.find(gpu);
   }
-  ++All().primaries.try_emplace(gpu, Turn{ThisThread(), 0}).first->second.depth;
+  ++All().primaries.try_emplace(gpu, Holder{ThisThread(), 0}).first->second.depth;
 }
-PrimaryTurn::~PrimaryTurn() {
+PrimaryScope::~PrimaryScope() {
   MutexLock lock(All().mutex);
-  const auto turn = All().primaries.find(gpu_);
-  if (--turn->second.depth == 0) All().primaries.erase(turn);
+  const auto holder = All().primaries.find(gpu_);
+  if (--holder->second.depth == 0) All().primaries.erase(holder);
   All().changed.NotifyAll();
 }
 

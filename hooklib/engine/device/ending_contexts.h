@@ -20,12 +20,12 @@ class ContextEnd {
 };
 
 // The retains and releases of a device's primary context, by one thread at a time. Nests within a thread.
-class PrimaryTurn {
+class PrimaryScope {
  public:
-  explicit PrimaryTurn(CUdevice gpu);
-  ~PrimaryTurn();
-  PrimaryTurn(const PrimaryTurn&) = delete;
-  PrimaryTurn& operator=(const PrimaryTurn&) = delete;
+  explicit PrimaryScope(CUdevice gpu);
+  ~PrimaryScope();
+  PrimaryScope(const PrimaryScope&) = delete;
+  PrimaryScope& operator=(const PrimaryScope&) = delete;
 
  private:
   CUdevice gpu_;

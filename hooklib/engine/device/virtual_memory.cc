@@ -160,7 +160,7 @@ CUresult Reserve(const void* caller, CUdeviceptr* pointer, size_t bytes, size_t 
   // Reservations outlive contexts. The primary context is retained for them.
   if (!reason && !device->IsOwnedByPrimary(context)) reason = "a reservation was made outside the primary context";
   if (!reason) {
-    const PrimaryTurn turn(device->ordinal);  // before the locks, as in releases
+    const PrimaryScope scope(device->ordinal);  // before the locks, as in releases
     MutexLock changes(g_changes);
     MutexLock lock(g_mutex);
     const bool is_first = !HasReservations(device);

@@ -126,7 +126,7 @@ bool HasGreen(CUdevice ordinal) {
 
 // The device's primary context; null: it is not active. Retaining it shows which of the device's contexts it is.
 CUcontext ActivePrimary(CUdevice ordinal) {
-  const PrimaryTurn turn(ordinal);
+  const PrimaryScope scope(ordinal);
   RelaxedCapture relaxed;
   unsigned flags = 0;
   int active = 0;
@@ -142,8 +142,8 @@ CUcontext ActivePrimary(CUdevice ordinal) {
 template <typename Destroy>
 CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   Device* const device = DeviceByOrdinal(ordinal);
-  std::optional<PrimaryTurn> turn;
-  if (device) turn.emplace(ordinal);
+  std::optional<PrimaryScope> alone;
+  if (device) alone.emplace(ordinal);
   if (device && reset) virtual_memory::OutliveReset(device);
   const CUcontext context = device ? ActivePrimary(ordinal) : nullptr;
   // A green context may outlive the last release, and so may the memory. So evictions and discards are left out then,
@@ -303,8 +303,8 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
   return result;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
-  std::optional<PrimaryTurn> turn;  // it may be made anew while another thread's release ends it
-  if (DeviceByOrdinal(ordinal)) turn.emplace(ordinal);
+  std::optional<PrimaryScope> alone;  // it may be made anew while another thread's release ends it
+  if (DeviceByOrdinal(ordinal)) alone.emplace(ordinal);
   const CUresult result = g_real.cuDevicePrimaryCtxRetain(context, ordinal);
   if (result == CUDA_SUCCESS) CountRetained(ordinal, 1);
   return result;

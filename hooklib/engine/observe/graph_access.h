@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "hooklib/engine/device/graph_memory.h"
 #include "hooklib/dispatch/cuda_api.h"
+#include "hooklib/engine/device/graph_memory.h"
 #include "hooklib/engine/observe/trace_recording.h"
 #include "hooklib/libraries/extents/torch_kernels.h"
 

@@ -4,7 +4,6 @@
 // is right. `held_mib` and `ms` are for comparison with a run without the hook. Budgets: everything fits, except where
 // the case says so.
 #include "lifetimes.h"
-
 #include "waits_and_ends.h"
 
 namespace {

@@ -1,12 +1,11 @@
 // More cases of lifetimes.cu: calls that must not wait, and ends of contexts, threads and graphs' memory.
-#include "waits_and_ends.h"
-
 #include <pthread.h>
 
 #include <atomic>
 #include <functional>
 
 #include "lifetimes.h"
+#include "waits_and_ends.h"
 
 namespace {
 
