@@ -113,7 +113,7 @@ void* Ticker(void*) {
       // Launches correct what earlier ones have left above the budget. Where none comes for a second, the follower
       // does.
       idle[i].ticks = std::exchange(idle[i].launches, now) == now ? idle[i].ticks + 1 : 0;
-      if (idle[i].ticks >= kTicksPerSecond && device.OverCapacity()) WakeFollower();
+      if (idle[i].ticks >= kTicksPerPeriod && device.OverCapacity()) WakeFollower();
     }
     PublishAll();
     is_last = tick % kTicksPerSecond == 0 && OnlyOwnThreadsAreLeft();

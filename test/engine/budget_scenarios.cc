@@ -140,7 +140,7 @@ SCENARIO(excess_of_an_idle_process_ends) {
     return bytes;
   };
   std::fprintf(stderr, "resident_mib=%llu\n", static_cast<unsigned long long>(resident() / kMiB));
-  for (int i = 0; i < 40 && Budget() != 0 && resident() > Budget(); ++i) {
+  for (int i = 0; i < 200 && Budget() != 0 && resident() > Budget(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     OK(cuStreamQuery(s));
   }

@@ -37,6 +37,8 @@ struct Device final : DeviceMemory {
   void EndGreenContext(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
 
  private:
+  // For memory of pools; null: it is not active, and no green context is `owner`.
+  CUcontext RetainPrimary(CUcontext owner);
   CUcontext OwnContext();
   // Whether another thread gives an arena of the context back to the driver.
   bool ReturnsArenas(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;

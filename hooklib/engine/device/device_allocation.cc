@@ -88,6 +88,7 @@ std::optional<memory::Va> DeviceMemory::AllocateUnevictable(Context* context, ui
     ReleaseContainer(kChunkBytes);
     return std::nullopt;
   }
+  AwaitEnds({base, kChunkBytes});
   unmanaged_bytes.fetch_add(kChunkBytes);
   unevictable.AddArena({base, kChunkBytes}, bytes);
   context->unevictable_arenas.emplace(base, kChunkBytes);
@@ -139,6 +140,7 @@ Refusal DeviceMemory::Grow(Context* context, uint64_t bytes) {
     return Refusal::kDriver;
   }
   const Extent arena{base, size};
+  AwaitEnds(arena);
   eviction_threads::SplitMapping(arena);
   if (residency.can_discard()) {
     RelaxedCapture relaxed;

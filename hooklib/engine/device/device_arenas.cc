@@ -6,6 +6,8 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device_memory.h"
+#include "hooklib/engine/device/pools.h"
+#include "hooklib/engine/device/range_notes.h"
 #include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/execute/value_waits.h"
 #include "hooklib/engine/observe/log.h"
@@ -30,6 +32,45 @@ void DeviceMemory::TakeSurplusArenas(Context* context, bool all) {
     residency.RemoveArena(arena);
     context->managed_arenas.erase(arena.base);
     free_arenas_.push_back({context->handle, arena, true, arena.bytes});
+  }
+}
+
+void DeviceMemory::ForgetArena(Extent arena) {
+  for (const memory::Va found : live.In(arena)) {
+    const memory::Allocation* const allocation = live.Find(found, nullptr);
+    const uint64_t bytes = memory::ArenaAllocator::SizeFor(allocation->bytes);
+    if (allocation->reported) {
+      for (auto r = live.reports().lower_bound(found); r != live.reports().end() && r->first < found + bytes; ++r)
+        live_bytes -= r->second;
+    } else {
+      live_bytes -= bytes;
+    }
+    allocated_bytes -= bytes;
+    ReleaseContainer(bytes);
+    advice_.erase(found);
+    if (allocation->stream_ordered) ForgetServed(found);
+    if (allocation->app_managed) ForgetNotesOf({found, bytes});
+    live.Remove(found);
+  }
+  residency.RemoveArena(arena);
+  requested_bytes -= arena.bytes;
+}
+
+void DeviceMemory::ForgetUnevictableArena(Extent arena) {
+  for (const memory::Va found : live.In(arena)) {
+    ForgetServed(found);
+    live.Remove(found);
+  }
+  residency.chunks().RemoveArena(arena.base);
+  ReleaseUnmanaged(arena.bytes);
+}
+
+void DeviceMemory::AwaitEnds(Extent range) {
+  constexpr int kMaxAttempts = 20'000;
+  constexpr timespec kPause{0, 100'000};
+  for (int attempt = 0; attempt < kMaxAttempts && IsBarred(range); ++attempt) {
+    const DeviceUnlock unlocked(mutex);
+    nanosleep(&kPause, nullptr);
   }
 }
 
@@ -78,7 +119,8 @@ void DeviceMemory::ReturnArenas(CUcontext awaited) {
     }
     DeviceLock lock(mutex);
     // It stays as long as one of its arenas is on its way (Device::EndTransfersOf).
-    if (const auto owner = contexts.find(arena->context); owner != contexts.end()) --owner->second->arenas_returning;
+    const auto owner = contexts.find(arena->context);
+    if (owner != contexts.end() && owner->second->arenas_returning > 0) --owner->second->arenas_returning;
     if (result != CUDA_SUCCESS) {
       SLUICE_LOG(kDebug, "cuMemFree of an arena of %llu bytes gave %d; it is tried again",
                  static_cast<unsigned long long>(arena->range.bytes), result);

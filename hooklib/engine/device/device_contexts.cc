@@ -58,6 +58,9 @@ void Device::EndTransfersOf(CUcontext handle) {
       if (reservation.context == handle) arenas.push_back(reservation.range);
     }
     std::erase_if(arenas, [](const memory::Extent& arena) { return arena.bytes == 0; });
+    std::vector<memory::Extent> barred = arenas;
+    for (const auto& [base, size] : it->second->unevictable_arenas) barred.push_back({base, size});
+    BarRanges(it->second.get(), barred);
   }
   const bool evictions_end = eviction_threads::CancelIn(arenas);
   for (int attempt = 0; attempt < kMaxAttempts && ReturnsArenas(handle); ++attempt) nanosleep(&kPause, nullptr);
@@ -73,7 +76,10 @@ bool Device::ReturnsArenas(CUcontext handle) {
 
 void Device::ContextStays(CUcontext handle) {
   DeviceLock lock(mutex);
-  if (const auto it = contexts.find(handle); it != contexts.end()) it->second->is_ending = false;
+  if (const auto it = contexts.find(handle); it != contexts.end()) {
+    it->second->is_ending = false;
+    UnbarRanges(it->second.get());
+  }
 }
 
 bool Device::IsMovedElsewhere(CUcontext handle, const std::vector<memory::Extent>& arenas, bool by_evictions) {
@@ -129,34 +135,9 @@ void Device::DropContext(CUcontext handle) {
     const auto it = contexts.find(handle);
     if (it == contexts.end()) return;
     Context* context = it->second.get();
-    for (const auto& [base, size] : context->managed_arenas) {
-      for (const memory::Va found : live.In({base, size})) {
-        const memory::Allocation* allocation = live.Find(found, nullptr);
-        const uint64_t bytes = memory::ArenaAllocator::SizeFor(allocation->bytes);
-        if (allocation->reported) {
-          for (auto r = live.reports().lower_bound(found); r != live.reports().end() && r->first < found + bytes; ++r)
-            live_bytes -= r->second;
-        } else {
-          live_bytes -= bytes;
-        }
-        allocated_bytes -= bytes;
-        ReleaseContainer(bytes);
-        advice_.erase(found);
-        if (allocation->stream_ordered) ForgetServed(found);
-        if (allocation->app_managed) ForgetNotesOf({found, bytes});
-        live.Remove(found);
-      }
-      residency.RemoveArena({base, size});
-      requested_bytes -= size;
-    }
-    for (const auto& [base, size] : context->unevictable_arenas) {
-      for (const memory::Va found : live.In({base, size})) {
-        ForgetServed(found);
-        live.Remove(found);
-      }
-      residency.chunks().RemoveArena(base);
-      ReleaseUnmanaged(size);
-    }
+    UnbarRanges(context);
+    for (const auto& [base, size] : context->managed_arenas) ForgetArena({base, size});
+    for (const auto& [base, size] : context->unevictable_arenas) ForgetUnevictableArena({base, size});
     ReleaseUnmanaged(static_cast<uint64_t>(std::max<int64_t>(context->raised_limit_bytes, 0)));
     std::erase_if(free_arenas_, [&](const FreeArena& arena) SLUICE_DEVICE_LOCKED {
       if (arena.context != handle) return false;
@@ -198,6 +179,12 @@ void Device::DropContext(CUcontext handle) {
 CUcontext Device::PoolContext(CUcontext owner) {
   if (owner == primary_.load(std::memory_order_relaxed) && retains_primary_.load(std::memory_order_acquire))
     return owner;
+  const CUcontext primary = RetainPrimary(owner);
+  return primary ? primary : OwnContext();
+}
+
+CUcontext Device::RetainPrimary(CUcontext owner) {
+  const PrimaryScope scope(ordinal);
   RelaxedCapture relaxed;
   unsigned flags = 0;
   int is_active = 0;
@@ -206,8 +193,8 @@ CUcontext Device::PoolContext(CUcontext owner) {
   if (!g_real.cuDevicePrimaryCtxRelease_v2 ||
       (!IsGreenContext(owner) &&
        (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &is_active) != CUDA_SUCCESS || !is_active)))
-    return OwnContext();
-  if (g_real.cuDevicePrimaryCtxRetain(&primary, ordinal) != CUDA_SUCCESS) return OwnContext();
+    return nullptr;
+  if (g_real.cuDevicePrimaryCtxRetain(&primary, ordinal) != CUDA_SUCCESS) return nullptr;
   primary_.store(primary, std::memory_order_relaxed);
   if (retains_primary_.exchange(true, std::memory_order_acq_rel)) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
   return primary;

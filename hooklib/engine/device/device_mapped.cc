@@ -7,6 +7,7 @@
 #include "hooklib/engine/config.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device_memory.h"
+#include "hooklib/engine/device/ending_contexts.h"
 #include "hooklib/engine/device/virtual_memory_state.h"
 #include "hooklib/engine/execute/discards.h"
 #include "hooklib/engine/observe/log.h"
@@ -40,6 +41,7 @@ void DeviceMemory::ReleaseHandle(uint64_t bytes) {
 }
 
 bool DeviceMemory::IsOwnedByPrimary(CUcontext context) const {
+  const PrimaryScope scope(ordinal);
   unsigned flags = 0;
   int active = 0;
   CUcontext primary = nullptr;

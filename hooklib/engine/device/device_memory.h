@@ -74,6 +74,12 @@ class DeviceMemory : public DeviceTransfers {
   std::optional<memory::Va> AllocateWhenFreed(Context* context, uint64_t bytes, bool may_block) SLUICE_DEVICE_LOCKED;
   std::optional<memory::Va> AwaitFreed(Context* context, uint64_t bytes) SLUICE_DEVICE_LOCKED;
   void TakeSurplusArenas(Context* context, bool all) SLUICE_DEVICE_LOCKED;
+  // The driver has freed the arena with its context, whose list of arenas the caller changes.
+  void ForgetArena(memory::Extent arena) SLUICE_DEVICE_LOCKED;
+  void ForgetUnevictableArena(memory::Extent arena) SLUICE_DEVICE_LOCKED;
+  // Behind the driver's call that gave the range out. It may lie in arenas of a context, perhaps on another GPU, that
+  // the driver has ended and the engine not yet: waits for that, without the lock, for two seconds at most.
+  void AwaitEnds(memory::Extent range) SLUICE_DEVICE_LOCKED;
   // One of those that ReturnArenas may free now.
   std::optional<FreeArena> TakeFreeArena(CUcontext awaited) SLUICE_TAKES_DEVICE_LOCK;
   void EndAdvice(memory::Va base) SLUICE_DEVICE_LOCKED;  // of the allocation that begins there

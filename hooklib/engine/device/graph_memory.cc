@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "common/mutex.h"
+#include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
 
 namespace sluice::graph_memory {
@@ -19,12 +20,18 @@ std::atomic<bool> g_any_left{false};  // some graph has left memory once
 
 uint64_t LeftByOthers(CUdevice gpu, const Blocks& own) {
   if (!g_any_left.load(std::memory_order_acquire)) return 0;
-  MutexLock lock(g_mutex);
   uint64_t bytes = 0;
-  for (const auto& [block, where] : Left()) {
-    if (where.first == gpu && !own.contains(block)) bytes += where.second;
+  {
+    MutexLock lock(g_mutex);
+    for (const auto& [block, where] : Left()) {
+      if (where.first == gpu && !own.contains(block)) bytes += where.second;
+    }
   }
-  return bytes;
+  // A reset may have ended blocks that nobody has freed.
+  cuuint64_t used = UINT64_MAX;
+  if (bytes && g_real.cuDeviceGetGraphMemAttribute)
+    g_real.cuDeviceGetGraphMemAttribute(gpu, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used);
+  return std::min<uint64_t>(bytes, used);
 }
 
 }  // namespace

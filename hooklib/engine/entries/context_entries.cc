@@ -101,6 +101,13 @@ void NoteGreen(CUdevice ordinal, CUgreenCtx green) {
   AllHolders()[ordinal].greens.insert(green);
   AllHolders()[ordinal].had_greens = true;
 }
+std::optional<CUdevice> DeviceOfGreen(CUgreenCtx green) {
+  MutexLock lock(g_holders);
+  for (auto& [ordinal, holders] : AllHolders()) {
+    if (holders.greens.contains(green)) return ordinal;
+  }
+  return std::nullopt;
+}
 // Its device, if it was known.
 std::optional<CUdevice> ForgetGreen(CUgreenCtx green) {
   MutexLock lock(g_holders);
@@ -177,6 +184,9 @@ CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   }
   return result;
 }
+
+// As the end of a green context is known: its handle may be given again, too.
+CUcontext HandleOf(CUgreenCtx green) { return reinterpret_cast<CUcontext>(green); }
 
 // Behind the call that gave out the context.
 CUresult Created(const CUcontext* context, CUresult result) {
@@ -269,19 +279,31 @@ CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
   return result;
 }
 CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc description, CUdevice ordinal, unsigned flags) {
-  const CUresult result = g_real.cuGreenCtxCreate(green, description, ordinal, flags);
-  if (result == CUDA_SUCCESS) NoteGreen(ordinal, *green);
+  CUresult result;
+  {
+    std::optional<PrimaryScope> alone;  // it makes the primary context where that is not active
+    if (DeviceByOrdinal(ordinal)) alone.emplace(ordinal);
+    result = g_real.cuGreenCtxCreate(green, description, ordinal, flags);
+  }
+  if (result == CUDA_SUCCESS) {
+    AwaitContextEnd(HandleOf(*green));
+    NoteGreen(ordinal, *green);
+  }
   return result;
 }
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+  const std::optional<CUdevice> gpu = DeviceOfGreen(green);
+  std::optional<PrimaryScope> alone;
+  if (gpu && DeviceByOrdinal(*gpu)) alone.emplace(*gpu);
   const CUcontext context = ContextOfGreen(green);
-  const ContextEnd end(context);
+  const ContextEnd end(context), green_end(HandleOf(green));
   if (context) {
     for (const auto& device : Devices()) device->EndGreenContext(context);
   }
   // A primary context that no caller retains ends with its last green one.
   std::map<CUdevice, CUcontext> primaries;
   for (const auto& device : Devices()) {
+    if (gpu && device->ordinal != *gpu) continue;
     const CUcontext primary = CountRetained(device->ordinal, 0) == 0 ? ActivePrimary(device->ordinal) : nullptr;
     if (primary) primaries[device->ordinal] = primary;
   }

@@ -63,6 +63,24 @@ bool IsHost(const Extent& side) {
   return known != CUDA_SUCCESS || type == CU_MEMORYTYPE_HOST;
 }
 
+// Device memory that is not the engine's: a module's variables, memory of graphs.
+bool IsDevice(CUdeviceptr at) {
+  CUmemorytype type{};
+  unsigned is_managed = 0, is_synchronous = 0;
+  return g_real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) == CUDA_SUCCESS &&
+         type == CU_MEMORYTYPE_DEVICE &&
+         g_real.cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at) == CUDA_SUCCESS &&
+         !is_managed &&
+         g_real.cuPointerGetAttribute(&is_synchronous, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at) == CUDA_SUCCESS &&
+         !is_synchronous;
+}
+
+// A copy between contexts waits for the work of both.
+bool IsCurrent(CUcontext context) {
+  CUcontext current = nullptr;
+  return g_real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && context == current;
+}
+
 // Whether the driver's call returns behind the stream's earlier work: with copies to the host, and with copies of more
 // than 64 KiB from it (CUDA programming guide, "Asynchronous concurrent execution").
 bool WaitsForStream(const std::array<Extent, 2>& touched) {
@@ -110,8 +128,11 @@ CUresult Copy(CUstream handle, bool per_thread, const std::array<Extent, 2>& tou
   if (!stream || IsImpossible(touched)) return issue();
   if (ReachesPastItsBlock(touched[0]) || ReachesPastItsBlock(touched[1])) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = RunCopy(stream, touched, source, issue, call);
-  if (result == CUDA_SUCCESS && call == Call::kMayWait && (IsSynchronous(touched[0]) || IsSynchronous(touched[1])))
-    result = g_real.cuStreamSynchronize(stream->handle);
+  if (result == CUDA_SUCCESS && call == Call::kMayWait && (IsSynchronous(touched[0]) || IsSynchronous(touched[1]))) {
+    RelaxedCapture relaxed;  // another stream's goes on; beside one of a blocking stream no call may wait
+    const CUresult waited = g_real.cuStreamSynchronize(stream->handle);
+    if (g_captures.load(std::memory_order_relaxed) == 0) result = waited;
+  }
   NoteAnswer(stream->owner, result);
   return result;
 }
@@ -138,7 +159,7 @@ bool ReturnsEarly(const std::array<Extent, 2>& touched) {
   if (g_captures.load(std::memory_order_relaxed) != 0) return false;
   return std::all_of(touched.begin(), touched.end(), [](const Extent& side) {
     if (!side.base) return true;
-    if (!MayBeTracked(side.base)) return false;
+    if (!MayBeTracked(side.base)) return IsDevice(side.base);
     const std::optional<TrackedAddress> block = FindTracked(side.base);
     return block && !block->allocation.app_managed && !IsSynchronous(side);
   });
@@ -223,12 +244,13 @@ SLUICE_COPY_ASYNC(cuMemcpyDtoHAsync_v2, (void* dst, CUdeviceptr src, size_t n, C
                   kNone, At(dst, n), At(src, n))
 SLUICE_COPY_ASYNC(cuMemcpyDtoDAsync_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream),
                   (dst, src, n, stream), kDevice, At(dst, n), At(src, n))
-#define SLUICE_COPY_PEER(name, flavour, asynchronous, stream)                                              \
-  CUresult name(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n) {                \
-    if (ReturnsEarly({At(dst, n), At(src, n)})) return entry::asynchronous(dst, to, src, from, n, stream); \
-    RecordCopy(nullptr, flavour, At(dst, n), At(src, n));                                                  \
-    const auto issue = [&] { return g_real.name(dst, to, src, from, n); };                                 \
-    return Copy(nullptr, flavour, {At(dst, n), At(src, n)}, Source::kNone, issue, Call::kMayWait);         \
+#define SLUICE_COPY_PEER(name, flavour, asynchronous, stream)                                      \
+  CUresult name(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n) {        \
+    if (IsCurrent(to) && IsCurrent(from) && ReturnsEarly({At(dst, n), At(src, n)}))                \
+      return entry::asynchronous(dst, to, src, from, n, stream);                                   \
+    RecordCopy(nullptr, flavour, At(dst, n), At(src, n));                                          \
+    const auto issue = [&] { return g_real.name(dst, to, src, from, n); };                         \
+    return Copy(nullptr, flavour, {At(dst, n), At(src, n)}, Source::kNone, issue, Call::kMayWait); \
   }
 SLUICE_COPY_PEER(cuMemcpyPeer, false, cuMemcpyPeerAsync, CU_STREAM_LEGACY)
 SLUICE_COPY_PEER(cuMemcpyPeer_ptds, true, cuMemcpyPeerAsync_ptsz, CU_STREAM_PER_THREAD)
@@ -272,8 +294,12 @@ SLUICE_BOX_SYNC(cuMemcpy2D_v2, cuMemcpy2DAsync_v2, CUDA_MEMCPY2D, Sides)
 SLUICE_BOX_ASYNC(cuMemcpy2DAsync_v2, CUDA_MEMCPY2D, Sides)
 SLUICE_BOX_SYNC(cuMemcpy3D_v2, cuMemcpy3DAsync_v2, CUDA_MEMCPY3D, Sides3D)
 SLUICE_BOX_ASYNC(cuMemcpy3DAsync_v2, CUDA_MEMCPY3D, Sides3D)
-SLUICE_BOX_SYNC(cuMemcpy3DPeer, cuMemcpy3DPeerAsync, CUDA_MEMCPY3D_PEER, Sides3D)
 SLUICE_BOX_ASYNC(cuMemcpy3DPeerAsync, CUDA_MEMCPY3D_PEER, Sides3D)
+// It waits for other contexts' work, too.
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* c)
+    SLUICE_COPY_BOX(cuMemcpy3DPeer(c), c, Sides3D, nullptr, false, Call::kMayWait)
+CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* c)
+    SLUICE_COPY_BOX(cuMemcpy3DPeer_ptds(c), c, Sides3D, nullptr, true, Call::kMayWait)
 // These have no asynchronous forms.
 CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* c)
     SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2(c), c, Sides, nullptr, false, Call::kMayWait)

@@ -1,10 +1,21 @@
 #include "hooklib/engine/execute/driver.h"
 
+#include <atomic>
+#include <map>
+
+#include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
 
 namespace sluice {
 
 namespace {
+
+std::atomic<bool> g_any_barred{false};
+Mutex g_barred_mutex;  // no other lock is taken inside
+std::map<const void*, std::vector<memory::Extent>>& Barred() SLUICE_REQUIRES(g_barred_mutex) {
+  static auto& barred = *new std::map<const void*, std::vector<memory::Extent>>();
+  return barred;
+}
 
 struct Batch {
   explicit Batch(const std::vector<memory::Extent>& runs) {
@@ -17,7 +28,9 @@ struct Batch {
   std::vector<size_t> sizes;
 };
 
-CUresult PrefetchRuns(const std::vector<memory::Extent>& runs, CUmemLocation location, CUstream stream) {
+CUresult PrefetchRuns(const std::vector<memory::Extent>& all, CUmemLocation location, CUstream stream) {
+  const AllowedRuns allowed(all);
+  const std::vector<memory::Extent>& runs = *allowed;
   if (runs.empty()) return CUDA_SUCCESS;
   if (runs.size() > 1 && g_real.cuMemPrefetchBatchAsync) {
     Batch batch(runs);
@@ -40,6 +53,7 @@ CUresult PrefetchRuns(const std::vector<memory::Extent>& runs, CUmemLocation loc
 }
 
 bool Advise(memory::Extent range, CUmem_advise advice, CUdevice device) {
+  if (IsBarred(range)) return true;
   if (g_real.cuMemAdvise_v2) {
     CUmemLocation location{};
     location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -56,6 +70,36 @@ CUmemLocation HostLocation() {
 }
 
 }  // namespace
+
+void BarRanges(const void* key, const std::vector<memory::Extent>& ranges) {
+  MutexLock lock(g_barred_mutex);
+  Barred()[key] = ranges;
+  g_any_barred.store(true, std::memory_order_release);
+}
+void UnbarRanges(const void* key) {
+  MutexLock lock(g_barred_mutex);
+  Barred().erase(key);
+  g_any_barred.store(!Barred().empty(), std::memory_order_release);
+}
+
+bool IsBarred(memory::Extent range) {
+  if (!g_any_barred.load(std::memory_order_acquire)) return false;
+  MutexLock lock(g_barred_mutex);
+  for (const auto& [key, ranges] : Barred()) {
+    for (const memory::Extent& barred : ranges) {
+      if (range.base < barred.end() && barred.base < range.end()) return true;
+    }
+  }
+  return false;
+}
+
+AllowedRuns::AllowedRuns(const std::vector<memory::Extent>& runs) : runs_(&runs) {
+  if (!g_any_barred.load(std::memory_order_acquire)) return;
+  for (const memory::Extent& run : runs) {
+    if (!IsBarred(run)) kept_.push_back(run);
+  }
+  runs_ = &kept_;
+}
 
 CUresult FetchRuns(const std::vector<memory::Extent>& runs, CUdevice device, CUstream stream) {
   CUmemLocation location{};
@@ -109,15 +153,21 @@ void Unset(const GivenAdvice& given) {
   }
 }
 
-bool QueueDiscard(const std::vector<memory::Extent>& runs, CUstream stream) {
-  if (runs.empty() || !g_real.cuMemDiscardBatchAsync) return false;
+bool QueueDiscard(const std::vector<memory::Extent>& all, CUstream stream) {
+  if (all.empty() || !g_real.cuMemDiscardBatchAsync) return false;
+  const AllowedRuns allowed(all);
+  const std::vector<memory::Extent>& runs = *allowed;
+  if (runs.empty()) return true;
   Batch batch(runs);
   return g_real.cuMemDiscardBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), 0, stream) ==
          CUDA_SUCCESS;
 }
 
-CUresult RepopulateRuns(const std::vector<memory::Extent>& runs, CUdevice device, CUstream stream) {
+CUresult RepopulateRuns(const std::vector<memory::Extent>& all, CUdevice device, CUstream stream) {
   if (!g_real.cuMemDiscardAndPrefetchBatchAsync) return CUDA_ERROR_NOT_SUPPORTED;
+  const AllowedRuns allowed(all);
+  const std::vector<memory::Extent>& runs = *allowed;
+  if (runs.empty()) return CUDA_SUCCESS;
   Batch batch(runs);
   CUmemLocation location{};
   location.type = CU_MEM_LOCATION_TYPE_DEVICE;

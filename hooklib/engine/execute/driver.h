@@ -9,6 +9,22 @@
 
 namespace sluice {
 
+// Memory of a context whose end is under way (`key`: any one pointer a context) is left out by all calls below, and by
+// eviction_threads: the driver frees it at some moment, and may give the addresses out again. Thread-safe.
+void BarRanges(const void* key, const std::vector<memory::Extent>& ranges);
+void UnbarRanges(const void* key);
+bool IsBarred(memory::Extent range);
+// The runs that are not barred.
+class AllowedRuns {
+ public:
+  explicit AllowedRuns(const std::vector<memory::Extent>& runs);
+  const std::vector<memory::Extent>& operator*() const { return *runs_; }
+
+ private:
+  const std::vector<memory::Extent>* runs_;
+  std::vector<memory::Extent> kept_;
+};
+
 // Both queue all runs on `stream`. The first error is returned, and the other runs are still tried: a page that did not
 // move is slow, never wrong.
 CUresult FetchRuns(const std::vector<memory::Extent>& runs, CUdevice device, CUstream stream);

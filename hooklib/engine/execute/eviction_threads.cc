@@ -271,7 +271,9 @@ CUstream EntryStream(TransferQueue* queue, CellPage* cells, const std::vector<Ex
 }
 
 CUresult QueueEviction(TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
-                       const std::vector<Extent>& runs) {
+                       const std::vector<Extent>& all) {
+  const AllowedRuns allowed(all);
+  const std::vector<Extent>& runs = *allowed;
   if (runs.empty()) return CUDA_SUCCESS;
   if (entry == queue->stream) return EvictRuns(runs, queue->stream);
   if (TheShared().by_port) {
@@ -287,7 +289,10 @@ CUresult QueueEviction(TransferQueue* queue, CUstream entry, CellPage* cells, Ev
 }
 
 CUresult QueueDiscard(TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
-                      const std::vector<Extent>& runs) {
+                      const std::vector<Extent>& all) {
+  const AllowedRuns allowed(all);
+  const std::vector<Extent>& runs = *allowed;
+  if (runs.empty()) return CUDA_SUCCESS;
   if (CallsAreExact()) {
     if (entry != queue->stream) WaitForStream(entry, queue->stream, pool);
     return sluice::QueueDiscard(runs, queue->stream) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;

@@ -203,6 +203,7 @@ GraphAccess GraphAccess::Of(CUgraph graph) {
   GraphAccess access;
   RelaxedCapture relaxed;
   access.AddGraph(graph, 0);
+  for (const CUdeviceptr freed : access.memory_.freed) access.memory_.left.erase(freed);  // nodes have no order
   const std::vector<libraries::Reach>& reaches = access.Ranked()->reaches;
   const auto is_only_read = [](const libraries::Reach& reach) { return reach.only_read; };
   SLUICE_LOG(kDebug, "graph_access kernels=%zu library_kernels=%zu places=%zu read_only_places=%td", access.kernels_,
