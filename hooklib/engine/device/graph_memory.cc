@@ -27,7 +27,7 @@ uint64_t LeftByOthers(CUdevice gpu, const Blocks& own) {
       if (where.first == gpu && !own.contains(block)) bytes += where.second;
     }
   }
-  // A reset may have ended blocks that nobody has freed.
+  // A reset may have ended blocks that were never freed.
   cuuint64_t used = UINT64_MAX;
   if (bytes && g_real.cuDeviceGetGraphMemAttribute)
     g_real.cuDeviceGetGraphMemAttribute(gpu, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used);
