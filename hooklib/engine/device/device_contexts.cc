@@ -231,6 +231,10 @@ bool Device::ReleasePrimary(bool anyway) {
 }
 
 void Device::EndGreenContext(CUcontext handle) {
+  {
+    DeviceLock lock(mutex);
+    if (!contexts.contains(handle)) return;  // another GPU's: asking would make this one's primary context
+  }
   const CUcontext primary = MemoryContext(handle);
   {
     DeviceLock lock(mutex);
