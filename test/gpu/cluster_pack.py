@@ -7,11 +7,13 @@ import subprocess
 import sys
 import tempfile
 
+import pack_parts
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CLUSTER = ROOT / "test" / "cluster"
 VERSION = (ROOT / "VERSION").read_text().strip()
-LARGEST = 60 << 20
+LARGEST = 48 << 20  # beside the tree itself, in one call
 # Programs of the node that are not built from Go modules: Debian's.
 DEBIAN = ["/usr/sbin/runc", "/usr/lib/cni/bridge", "/usr/lib/cni/host-local", "/usr/lib/cni/loopback"]
 MUSL_PROGRAM = r"""
@@ -123,8 +125,7 @@ def make(build, folder, packed=True):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as work:
         fill(build, pathlib.Path(work))
         run("tar", "--sort=name", "--owner=0", "--group=0", "-C", work, "-cf", archive, *packer, ".")
-    size = archive.stat().st_size
-    print(f"{archive}: {size / (1 << 20):.1f} MiB", file=sys.stderr)
-    if size > LARGEST:
-        sys.exit(f"test/gpu/cluster: the pack has {size} bytes; at most {LARGEST} can be carried")
+    print(f"{archive}: {archive.stat().st_size / (1 << 20):.1f} MiB", file=sys.stderr)
+    for part in pack_parts.split(archive, LARGEST):
+        print(f"{part}: a part, to be carried by a call of its own; all but the last with --keep", file=sys.stderr)
     return None

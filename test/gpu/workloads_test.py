@@ -7,7 +7,9 @@ import json
 import pathlib
 import subprocess
 import sys
+import tempfile
 
+import pack_parts
 import ratios
 
 WORKLOADS = pathlib.Path(__file__).resolve().parent / "workloads"
@@ -81,3 +83,19 @@ assert abs(mean - 0.9998) < 1e-3 and abs(low - 0.946) < 2e-3 and abs(high - 1.05
 middle, low, high = ratios.of_medians(pairs)
 assert middle == 0.99 and 0.93 <= low < 0.97 and 1 < high <= 1.05, (middle, low, high)
 assert ratios.interval([1.1])[1:] == (0, float("inf")), ratios.interval([1.1])
+
+# A pack in parts: one comes with the call, the others were kept by calls before.
+with tempfile.TemporaryDirectory() as folder:
+    pack, kept = pathlib.Path(folder) / "pack", pathlib.Path(folder) / "kept"
+    pack.mkdir()
+    archive = pack / "it.tar.xz"
+    archive.write_bytes(bytes(range(100)))
+    assert pack_parts.split(archive, 100) == [] and archive.exists()
+    parts = pack_parts.split(archive, 40)
+    assert [p.name for p in parts] == ["0", "1", "2"] and not archive.exists(), parts
+    assert pack_parts.found_in("it.tar.xz", parts[2], kept)[1].startswith("part 0, 1 of it.tar.xz"), parts
+    for part in parts[:2]:
+        assert len(pack_parts.keep(part, kept)) == 1
+    found, missing = pack_parts.found_in("it.tar.xz", parts[2], kept)
+    assert not missing and b"".join(p.read_bytes() for p in found) == bytes(range(100)), (found, missing)
+    assert pack_parts.found_in("other", parts[2], kept) == ([], "no other and no part of it")
