@@ -26,7 +26,7 @@ inline void Check(CUresult result, const char* what) {
 
 class Card {
  public:
-  explicit Card(int device = 0) {
+  explicit Card(int device = 0) : device_(device) {
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&context, device));
     OK(cuCtxSetCurrent(context));
@@ -41,7 +41,7 @@ class Card {
   }
   ~Card() {
     cuModuleUnload(module);
-    cuDevicePrimaryCtxRelease(0);
+    cuDevicePrimaryCtxRelease(device_);
   }
   Card(const Card&) = delete;
   Card& operator=(const Card&) = delete;
@@ -102,6 +102,9 @@ class Card {
   CUcontext context = nullptr;
   CUmodule module = nullptr;
   CUfunction empty = nullptr, work = nullptr;
+
+ private:
+  int device_;
 };
 
 inline simgpu_touch Read(CUdeviceptr p, uint64_t n, uint32_t object = 0) { return {p, n, SIMGPU_READ, object}; }

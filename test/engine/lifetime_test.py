@@ -83,6 +83,8 @@ def streams_modules_and_threads_end():
     ):
         env = no_quarantine()
         unhooked = growth(run(name, env=env))
+        if is_sanitized() and name.endswith("late"):
+            continue  # a sanitizer's own data of such threads stays
         for budget in (GIB // 2, 6 * GIB):
             hooked = growth(run(name, budget, env=env))
             expect(hooked - unhooked <= 4096, f"{name}: {hooked} KiB more, {unhooked} without the hook")

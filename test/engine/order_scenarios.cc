@@ -285,8 +285,7 @@ SCENARIO(calls_inside_device_memory_return_early) {
   const auto returns = [&](auto call) {
     std::atomic<bool> goes_on = false, returned = false;
     const auto wait = [](void* flag) {
-      while (!static_cast<std::atomic<bool>*>(flag)->load())
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     };
     OK(cuLaunchHostFunc(nullptr, wait, &goes_on));
     std::thread calling([&] {
