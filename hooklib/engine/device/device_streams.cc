@@ -48,10 +48,12 @@ Context* DeviceStreams::OwnerOf(memory::Va block, bool is_unevictable) {
 
 CUcontext DeviceStreams::MemoryContext(CUcontext current) {
   if (!IsGreenContext(current)) return current;
+  if (const CUcontext known = PrimaryOfGreen(current)) return known;
   CUcontext primary = nullptr;
   if (g_real.cuDevicePrimaryCtxRetain(&primary, ordinal) != CUDA_SUCCESS) return current;
   // The green context keeps the primary one alive.
   if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
+  NotePrimaryOfGreen(current, primary);
   return primary;
 }
 

@@ -11,8 +11,12 @@ namespace {
 
 std::atomic<bool> g_any{false};
 Mutex g_mutex;  // no other lock is taken inside
-std::map<CUcontext, CUgreenCtx>& Known() SLUICE_REQUIRES(g_mutex) {
-  static auto& map = *new std::map<CUcontext, CUgreenCtx>();
+struct Green {
+  CUgreenCtx handle = nullptr;
+  CUcontext primary = nullptr;  // null: not known yet
+};
+std::map<CUcontext, Green>& Known() SLUICE_REQUIRES(g_mutex) {
+  static auto& map = *new std::map<CUcontext, Green>();
   return map;
 }
 
@@ -20,7 +24,7 @@ std::map<CUcontext, CUgreenCtx>& Known() SLUICE_REQUIRES(g_mutex) {
 
 void NoteGreenContext(CUcontext context, CUgreenCtx green) {
   MutexLock lock(g_mutex);
-  Known()[context] = green;
+  Known()[context].handle = green;
   g_any = true;
 }
 
@@ -33,14 +37,25 @@ bool IsGreenContext(CUcontext context) {
 CUcontext ContextOfGreen(CUgreenCtx green) {
   MutexLock lock(g_mutex);
   for (const auto& [context, known] : Known()) {
-    if (known == green) return context;
+    if (known.handle == green) return context;
   }
   return nullptr;
 }
 
 void ForgetGreenContext(CUgreenCtx green) {
   MutexLock lock(g_mutex);
-  std::erase_if(Known(), [green](const auto& entry) { return entry.second == green; });
+  std::erase_if(Known(), [green](const auto& entry) { return entry.second.handle == green; });
+}
+
+CUcontext PrimaryOfGreen(CUcontext context) {
+  MutexLock lock(g_mutex);
+  const auto it = Known().find(context);
+  return it == Known().end() ? nullptr : it->second.primary;
+}
+
+void NotePrimaryOfGreen(CUcontext context, CUcontext primary) {
+  MutexLock lock(g_mutex);
+  if (const auto it = Known().find(context); it != Known().end()) it->second.primary = primary;
 }
 
 }  // namespace sluice

@@ -12,6 +12,10 @@ bool IsGreenContext(CUcontext context);
 // Null: no context is known for it.
 CUcontext ContextOfGreen(CUgreenCtx green);
 void ForgetGreenContext(CUgreenCtx green);
+// The primary context of the green one, if it was noted. Retaining it to ask would keep it alive meanwhile, beside a
+// thread that ends it.
+CUcontext PrimaryOfGreen(CUcontext context);
+void NotePrimaryOfGreen(CUcontext context, CUcontext primary);
 
 }  // namespace sluice
 
