@@ -110,8 +110,8 @@ void* Ticker(void*) {
       if (tick % kTicksPerSecond == 0) device.NoteSecond();
       const uint64_t now = device.Launches();
       device.tokens.time_slices().BeginSampling(now);
-      // Launches correct what earlier ones have left above the budget. Where none comes for a second, the follower
-      // does.
+      // Launches correct an excess that earlier ones have left above the budget. Where none comes for a period, the
+      // follower does.
       idle[i].ticks = std::exchange(idle[i].launches, now) == now ? idle[i].ticks + 1 : 0;
       if (idle[i].ticks >= kTicksPerPeriod && device.OverCapacity()) WakeFollower();
     }

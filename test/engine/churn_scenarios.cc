@@ -8,19 +8,12 @@
 #include <thread>
 
 #include "test/engine/green.h"
+#include "test/engine/growth.h"
 #include "test/engine/scenario.h"
 
 using namespace scenario;  // NOLINT(google-build-using-namespace)
 
 namespace {
-
-long ResidentKib() {
-  long pages = 0, resident = 0;
-  FILE* const file = std::fopen("/proc/self/statm", "r");
-  EXPECT(file != nullptr && std::fscanf(file, "%ld %ld", &pages, &resident) == 2);
-  std::fclose(file);
-  return resident * 4;
-}
 
 long ThreadNs() {
   timespec now{};
@@ -191,17 +184,13 @@ SCENARIO(a_thousand_threads_that_launch_late) {
   pthread_key_t key{};
   const auto late = [](void*) { OK(card.TryNamed(nullptr, {Update(block, 64 * kMiB, 1)}, 1000, true)); };
   EXPECT(pthread_key_create(&key, late) == 0);
-  const auto round = [&] {
+  const auto round = [&](int) {
     std::thread([&] {
       OK(cuCtxSetCurrent(card.context));
       EXPECT(pthread_setspecific(key, &key) == 0);
     }).join();
   };
-  for (int i = 0; i < 200; ++i) round();
-  const long before = ResidentKib();
-  for (int i = 0; i < 800; ++i) round();
-  const long grown = ResidentKib() - before;
-  std::fprintf(stderr, "grown by %ld KiB\n", grown);
+  PrintGrowth(1000, round);
   OK(cuCtxSynchronize());
   PrintDigest("block", block, 64 * kMiB);
 }

@@ -290,3 +290,27 @@ SCENARIO(synchronize_a_named_context) {
   OK(cuCtxSetCurrent(first.context));
   PrintDigest("used", used, 64 * kMiB);
 }
+
+// Green contexts alone hold the primary contexts of two GPUs, and end in two threads at once.
+SCENARIO(green_contexts_of_two_gpus_end_at_once) {
+  OK(cuInit(0));
+  std::vector<std::thread> threads;
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    threads.emplace_back([gpu] {
+      for (int round = 0; round < 400; ++round) {
+        CUgreenCtx const green = MakeGreen(gpu);
+        CUcontext context = nullptr;
+        OK(cuCtxFromGreenCtx(&context, green));
+        OK(cuCtxSetCurrent(context));
+        const CUdeviceptr block = Alloc(kMiB);
+        int ordinal = -1;
+        OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, block));
+        EXPECT(ordinal == gpu);
+        OK(cuMemFree(block));
+        OK(cuCtxSetCurrent(nullptr));
+        OK(cuGreenCtxDestroy(green));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}

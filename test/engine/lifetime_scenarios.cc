@@ -1,22 +1,11 @@
 // Order that only counted work has, blocking calls, and the ends of streams, advice, pools and threads.
 #include <thread>
 
+#include "test/engine/growth.h"
 #include "test/engine/host_flag.h"
 #include "test/engine/scenario.h"
 
 using namespace scenario;  // NOLINT(google-build-using-namespace)
-
-namespace {
-
-long ResidentKib() {
-  long pages = 0, resident = 0;
-  FILE* const file = std::fopen("/proc/self/statm", "r");
-  EXPECT(file != nullptr && std::fscanf(file, "%ld %ld", &pages, &resident) == 2);
-  std::fclose(file);
-  return resident * 4;
-}
-
-}  // namespace
 
 // The application's own discard is queued behind a wait when its memory is freed: the next owner must not lose bytes.
 SCENARIO(own_discard_of_freed_memory) {
@@ -195,11 +184,7 @@ SCENARIO(ten_thousand_streams) {
     OK(cuStreamSynchronize(stream));
     OK(cuStreamDestroy(stream));
   };
-  for (int i = 0; i < 2000; ++i) round(i);
-  const long before = ResidentKib();
-  for (int i = 0; i < 8000; ++i) round(i);
-  const long grown = ResidentKib() - before;
-  std::fprintf(stderr, "grown by %ld KiB\n", grown);
+  PrintGrowth(10000, round);
 }
 
 // Modules are loaded and unloaded beside kernels that stay in use.
@@ -235,29 +220,21 @@ SCENARIO(ten_thousand_modules) {
     OK(cuStreamSynchronize(stream));
     OK(cuModuleUnload(module));
   };
-  for (int i = 0; i < 2000; ++i) round(i);
-  const long before = ResidentKib();
-  for (int i = 0; i < 8000; ++i) round(i);
-  const long grown = ResidentKib() - before;
-  std::fprintf(stderr, "grown by %ld KiB\n", grown);
+  PrintGrowth(10000, round);
 }
 
 // Threads with default streams of their own are created and ended.
 SCENARIO(a_thousand_threads) {
   Card card;
   const CUdeviceptr block = Alloc(64 * kMiB);
-  const auto round = [&] {
+  const auto round = [&](int) {
     std::thread([&] {
       OK(cuCtxSetCurrent(card.context));
       OK(card.TryNamed(nullptr, {Read(block, 64 * kMiB, 1)}, 1000, true));
       OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
     }).join();
   };
-  for (int i = 0; i < 200; ++i) round();
-  const long before = ResidentKib();
-  for (int i = 0; i < 800; ++i) round();
-  const long grown = ResidentKib() - before;
-  std::fprintf(stderr, "grown by %ld KiB\n", grown);
+  PrintGrowth(1000, round);
 }
 
 // A thread's destructor launches after the engine's data of the thread is gone.

@@ -50,6 +50,7 @@ for name in (
     "allocations_on_a_stream_of_another_gpu",
     "pools_keep_their_memory",
     "context_handles_come_again_on_another_gpu",
+    "green_contexts_of_two_gpus_end_at_once",
 ):
     scenario(name, profile="two-gpu", pressed=None)
 

@@ -189,7 +189,7 @@ SCENARIO(advice_of_pool_memory_ends_without_a_lock) {
   if (Budget() != 0) EXPECT(other.is_done && other.is_served);
 }
 
-// The driver refuses to destroy a default pool: what was known of it stays.
+// The driver refuses to destroy a default pool: the figures of it stay.
 SCENARIO(refused_ends_of_pools_change_nothing) {
   Card card;
   const CUstream s = card.Stream();

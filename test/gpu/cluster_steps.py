@@ -23,7 +23,7 @@ STEPS, SKIPPED = 30, 12
 LOOK_AFTER_S = 3
 LEVEL = "INFO"
 SHOWN = ("fetched_bytes", "evicted_bytes", "fault_bytes", "remote_bytes")
-# Of /proc/PID, what a container may change.
+# Files of /proc/PID whose contents a container may change.
 FILES = ("limits", "cgroup", "oom_score_adj")
 STATUS = ("Cpus_allowed_list", "Mems_allowed_list", "Seccomp", "NoNewPrivs", "CapEff", "THP_enabled", "Threads")
 VARIABLES = ("SLUICE_", "CUDA", "NVIDIA", "LD_", "PYTORCH", "PYTHON", "OMP", "MKL", "MALLOC", "HOME", "LANG", "PATH")

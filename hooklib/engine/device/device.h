@@ -22,12 +22,15 @@ struct Device final : DeviceMemory {
   // Before the application releases or resets the primary context. `anyway`: also where memory of a pool is left there.
   // True: the engine goes on retaining it.
   bool ReleasePrimary(bool anyway) SLUICE_TAKES_DEVICE_LOCK;
+  bool RetainsPrimary() const { return retains_primary_.load(std::memory_order_acquire); }
   void ContextEnds(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // before it is destroyed
   // Before it may be destroyed, with its memory: its chunks are not evicted or discarded any more, and other
-  // contexts' transfers of them are waited for, for two seconds at most.
-  void EndTransfersOf(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
-  void ContextStays(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // it was not destroyed
-  // What cuMemAlloc and its like have made in the context, and no pool's.
+  // contexts' transfers of them are waited for, for two seconds at most. `ends`: it will be, as far as the engine
+  // knows. Then transfers leave the memory out from here on, until DropContext, or ContextStays if it was not
+  // destroyed. Memory that goes on being used must not be left out: writes to discarded pages would be lost.
+  void EndTransfersOf(CUcontext handle, bool ends) SLUICE_TAKES_DEVICE_LOCK;
+  void ContextStays(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
+  // Blocks of cuMemAlloc and its like in the context; none of a pool.
   std::vector<CUdeviceptr> BlocksOf(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
   void DropContext(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // it is gone, with everything made in it
   // `peer` may use this GPU's memory from now on: pages stay here and are mapped there instead of moving to and fro.

@@ -66,12 +66,9 @@ void DeviceMemory::ForgetUnevictableArena(Extent arena) {
 }
 
 void DeviceMemory::AwaitEnds(Extent range) {
-  constexpr int kMaxAttempts = 20'000;
-  constexpr timespec kPause{0, 100'000};
-  for (int attempt = 0; attempt < kMaxAttempts && IsBarred(range); ++attempt) {
-    const DeviceUnlock unlocked(mutex);
-    nanosleep(&kPause, nullptr);
-  }
+  if (!AnyBarred()) return;
+  const DeviceUnlock unlocked(mutex);
+  AwaitUnbarred(range);
 }
 
 std::optional<FreeArena> DeviceMemory::TakeFreeArena(CUcontext awaited) {

@@ -44,7 +44,7 @@ void Device::ContextEnds(CUcontext handle) {
 }
 
 // The driver frees the memory without a wait for work of other contexts, and for the engine's threads.
-void Device::EndTransfersOf(CUcontext handle) {
+void Device::EndTransfersOf(CUcontext handle, bool ends) {
   constexpr int kMaxAttempts = 2000;
   constexpr timespec kPause{0, 1'000'000};
   std::vector<memory::Extent> arenas;
@@ -52,15 +52,17 @@ void Device::EndTransfersOf(CUcontext handle) {
     DeviceLock lock(mutex);
     const auto it = contexts.find(handle);
     if (it == contexts.end()) return;
-    it->second->is_ending = true;
     for (const auto& [base, size] : it->second->managed_arenas) arenas.push_back({base, size});
     for (const auto& [base, reservation] : reservations_) {
       if (reservation.context == handle) arenas.push_back(reservation.range);
     }
     std::erase_if(arenas, [](const memory::Extent& arena) { return arena.bytes == 0; });
-    std::vector<memory::Extent> barred = arenas;
-    for (const auto& [base, size] : it->second->unevictable_arenas) barred.push_back({base, size});
-    BarRanges(it->second.get(), barred);
+    if (ends) {
+      it->second->is_ending = true;
+      std::vector<memory::Extent> barred = arenas;
+      for (const auto& [base, size] : it->second->unevictable_arenas) barred.push_back({base, size});
+      BarRanges(it->second.get(), barred);
+    }
   }
   const bool evictions_end = eviction_threads::CancelIn(arenas);
   for (int attempt = 0; attempt < kMaxAttempts && ReturnsArenas(handle); ++attempt) nanosleep(&kPause, nullptr);

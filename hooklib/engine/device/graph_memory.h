@@ -21,8 +21,8 @@ struct Needs {
   bool any() const { return !peaks.empty() || !freed.empty(); }
 };
 
-// Before a graph is instantiated, and before each launch and upload: room for its memory beside what other graphs have
-// left. False: the budget has none. All functions here are thread-safe and take the devices' locks.
+// Before a graph is instantiated, and before each launch and upload: room for its memory beside blocks that other
+// graphs have left. False: the budget has none. All functions here are thread-safe and take the devices' locks.
 bool Reserve(const Needs& needs);
 // Behind a launch that the driver took.
 void NoteLaunched(const Needs& needs);

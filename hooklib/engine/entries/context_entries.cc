@@ -38,13 +38,13 @@ uint64_t BytesPerUnit(CUlimit limit, const Device& device) {
 }
 
 // Before the driver's call: another thread may be given its handles again behind it.
-void EndTransfersOf(CUcontext context) {
+void EndTransfersOf(CUcontext context, bool ends) {
   ForgetFunctionsOf(context);
-  for (const auto& device : Devices()) device->EndTransfersOf(context);
+  for (const auto& device : Devices()) device->EndTransfersOf(context, ends);
 }
 
 void ContextEnds(CUcontext context) {
-  EndTransfersOf(context);
+  EndTransfersOf(context, true);
   for (const auto& device : Devices()) device->ContextEnds(context);
 }
 
@@ -153,22 +153,18 @@ CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   if (device) alone.emplace(ordinal);
   if (device && reset) virtual_memory::OutliveReset(device);
   const CUcontext context = device ? ActivePrimary(ordinal) : nullptr;
+  const int retained = CountRetained(ordinal, 0);
+  const bool has_none = device && !reset && HasReleasedAll(*device);
+  if (context && reset) ContextEnds(context);
+  if (context && has_none) EndTransfersOf(context, false);
+  // The engine's reference goes first. It is the last one where the program has none.
+  const bool is_kept = device && (device->ReleasePrimary(reset) || virtual_memory::HoldsPrimary(device));
+  // The driver would take the engine's reference for the program's.
+  if (has_none && is_kept) return CUDA_ERROR_INVALID_CONTEXT;
   // A green context may outlive the last release, and so may the memory. So evictions and discards are left out then,
   // but work behind them goes on waiting.
-  if (context && reset) {
-    ContextEnds(context);
-  } else if (context && CountRetained(ordinal, 0) <= 1) {
-    EndTransfersOf(context);
-  }
-  if (device) {
-    // The engine's reference may be the last one.
-    const bool is_kept = device->ReleasePrimary(reset) || virtual_memory::HoldsPrimary(device);
-    // The driver would take the engine's reference for the program's, which has none left.
-    if (!reset && is_kept && HasReleasedAll(*device)) {
-      if (context) ContextStays(context);
-      return CUDA_ERROR_INVALID_CONTEXT;
-    }
-  }
+  if (context && !reset && !has_none && retained <= 1)
+    EndTransfersOf(context, retained == 1 && !is_kept && !HasGreen(ordinal));
   const CUresult result = destroy();
   if (result == CUDA_SUCCESS && !reset) CountRetained(ordinal, -1);
   if (!context) return result;
@@ -185,7 +181,7 @@ CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   return result;
 }
 
-// As the end of a green context is known: its handle may be given again, too.
+// The end of a green context is kept by this handle (ending_contexts.h), which may be given again as a context's.
 CUcontext HandleOf(CUgreenCtx green) { return reinterpret_cast<CUcontext>(green); }
 
 // Behind the call that gave out the context.
@@ -307,8 +303,9 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     const CUcontext primary = CountRetained(device->ordinal, 0) == 0 ? ActivePrimary(device->ordinal) : nullptr;
     if (primary) primaries[device->ordinal] = primary;
   }
-  for (const auto& [ordinal, primary] : primaries) EndTransfersOf(primary);
   const std::optional<CUdevice> known = ForgetGreen(green);  // the handle may be given again behind the call
+  for (const auto& [ordinal, primary] : primaries)
+    EndTransfersOf(primary, gpu && !HasGreen(ordinal) && !DeviceByOrdinal(ordinal)->RetainsPrimary());
   const CUresult result = g_real.cuGreenCtxDestroy(green);
   if (result != CUDA_SUCCESS) {
     if (known) NoteGreen(*known, green);

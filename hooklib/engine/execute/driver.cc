@@ -1,7 +1,10 @@
 #include "hooklib/engine/execute/driver.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <map>
+#include <utility>
 
 #include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
@@ -12,9 +15,22 @@ namespace {
 
 std::atomic<bool> g_any_barred{false};
 Mutex g_barred_mutex;  // no other lock is taken inside
+Condition& Unbarred() {
+  static auto& condition = *new Condition;
+  return condition;
+}
 std::map<const void*, std::vector<memory::Extent>>& Barred() SLUICE_REQUIRES(g_barred_mutex) {
   static auto& barred = *new std::map<const void*, std::vector<memory::Extent>>();
   return barred;
+}
+
+bool IsBarred(memory::Extent range) SLUICE_REQUIRES(g_barred_mutex) {
+  for (const auto& [key, ranges] : Barred()) {
+    for (const memory::Extent& barred : ranges) {
+      if (range.base < barred.end() && barred.base < range.end()) return true;
+    }
+  }
+  return false;
 }
 
 struct Batch {
@@ -52,8 +68,7 @@ CUresult PrefetchRuns(const std::vector<memory::Extent>& all, CUmemLocation loca
   return result;
 }
 
-bool Advise(memory::Extent range, CUmem_advise advice, CUdevice device) {
-  if (IsBarred(range)) return true;
+bool AdviseWhole(memory::Extent range, CUmem_advise advice, CUdevice device) {
   if (g_real.cuMemAdvise_v2) {
     CUmemLocation location{};
     location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -61,6 +76,14 @@ bool Advise(memory::Extent range, CUmem_advise advice, CUdevice device) {
     return g_real.cuMemAdvise_v2(range.base, range.bytes, advice, location) == CUDA_SUCCESS;
   }
   return g_real.cuMemAdvise && g_real.cuMemAdvise(range.base, range.bytes, advice, device) == CUDA_SUCCESS;
+}
+
+bool Advise(memory::Extent range, CUmem_advise advice, CUdevice device) {
+  if (!AnyBarred()) return AdviseWhole(range, advice, device);
+  const std::vector<memory::Extent> whole{range};
+  bool all = true;
+  for (const memory::Extent& part : *AllowedRuns(whole)) all &= AdviseWhole(part, advice, device);
+  return all;
 }
 
 CUmemLocation HostLocation() {
@@ -80,23 +103,33 @@ void UnbarRanges(const void* key) {
   MutexLock lock(g_barred_mutex);
   Barred().erase(key);
   g_any_barred.store(!Barred().empty(), std::memory_order_release);
+  Unbarred().NotifyAll();
 }
 
-bool IsBarred(memory::Extent range) {
-  if (!g_any_barred.load(std::memory_order_acquire)) return false;
+bool AnyBarred() { return g_any_barred.load(std::memory_order_acquire); }
+
+void AwaitUnbarred(memory::Extent range) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
   MutexLock lock(g_barred_mutex);
-  for (const auto& [key, ranges] : Barred()) {
-    for (const memory::Extent& barred : ranges) {
-      if (range.base < barred.end() && barred.base < range.end()) return true;
-    }
-  }
-  return false;
+  while (IsBarred(range) && std::chrono::steady_clock::now() < end) Unbarred().WaitUntil(g_barred_mutex, end);
 }
 
 AllowedRuns::AllowedRuns(const std::vector<memory::Extent>& runs) : runs_(&runs) {
-  if (!g_any_barred.load(std::memory_order_acquire)) return;
-  for (const memory::Extent& run : runs) {
-    if (!IsBarred(run)) kept_.push_back(run);
+  if (!AnyBarred()) return;
+  kept_ = runs;
+  MutexLock lock(g_barred_mutex);
+  for (const auto& [key, ranges] : Barred()) {
+    for (const memory::Extent& barred : ranges) {
+      std::vector<memory::Extent> outside;  // a run may reach over the arenas of several contexts
+      for (const memory::Extent& run : kept_) {
+        if (run.base < barred.base) outside.push_back({run.base, std::min(run.end(), barred.base) - run.base});
+        if (barred.end() < run.end()) {
+          const memory::Va begin = std::max(run.base, barred.end());
+          outside.push_back({begin, run.end() - begin});
+        }
+      }
+      kept_ = std::move(outside);
+    }
   }
   runs_ = &kept_;
 }

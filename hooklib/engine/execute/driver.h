@@ -13,8 +13,9 @@ namespace sluice {
 // eviction_threads: the driver frees it at some moment, and may give the addresses out again. Thread-safe.
 void BarRanges(const void* key, const std::vector<memory::Extent>& ranges);
 void UnbarRanges(const void* key);
-bool IsBarred(memory::Extent range);
-// The runs that are not barred.
+bool AnyBarred();
+void AwaitUnbarred(memory::Extent range);  // for two seconds at most
+// The parts of the runs that are not barred.
 class AllowedRuns {
  public:
   explicit AllowedRuns(const std::vector<memory::Extent>& runs);

@@ -213,7 +213,7 @@ int ContextsByThreads() {
   return Result(wrong);
 }
 
-// 24 graphs leave 64 MiB each: run in a budget of 1 GiB. What they leave must count.
+// 24 graphs leave 64 MiB each: run in a budget of 1 GiB. These blocks must count.
 int GraphMemory() {
   CUstream s = NewStream();
   std::vector<CUgraphExec> executables;
