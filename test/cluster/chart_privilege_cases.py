@@ -72,7 +72,12 @@ class Privileges(unittest.TestCase):
             ((*own, "driver.deviceRoot=/cards"), False),
             ((*own, "driver.deviceRoot=/cards", "driver.privileged=always"), True),
             ((*own, "driver.privileged=never"), False),
+            # With CDI specs alone, and without NVIDIA's runtime, nothing else brings NVML to the node's pod.
             (("driver.access=nvidia-cdi", "driver.privileged=always"), False),
+            (("driver.access=nvidia-cdi", "driver.root=/usr"), True),
+            (("driver.access=nvidia-cdi", "driver.root=/usr", "driver.deviceRoot=/cards"), False),
+            (("driver.access=nvidia-cdi", "driver.root=/usr", "driver.privileged=never"), False),
+            (("driver.access=nvidia-runtime", "driver.root=/usr", "driver.runtimeClassName=nvidia"), False),
         ):
             pod = node_pod(*settings)
             with self.subTest(settings):

@@ -20,6 +20,7 @@ from cluster_claims import ClaimRows  # noqa: E402
 from cluster_faults import SPACE, FaultRows  # noqa: E402
 from cluster_neighbours import DDP, NeighbourRows  # noqa: E402
 from cluster_objects import collect  # noqa: E402, F401
+from cluster_specs import SpecRows  # noqa: E402
 from cluster_steps import StepRows  # noqa: E402
 
 GIB = 1 << 30
@@ -39,13 +40,14 @@ ROWS = {
     "illegal": 60,
     "servers": 75,
     "claims": 70,
+    "cdi": 80,
     "two_cards": 80,
     "steps": 90,
 }
 NAMED = {"steps"}  # takes all the time that there is: it runs only where it is named
 
 
-class Rows(FaultRows, NeighbourRows, ClaimRows, StepRows):
+class Rows(FaultRows, NeighbourRows, ClaimRows, SpecRows, StepRows):
     def __init__(self, o, pack, note, out, started):
         self.o, self.pack, self.note, self.out, self.started = o, pack, note, out, started
         self.rows, self.hosted, self.managed, self.most, self.rounds = [], {}, {}, MANAGED, {}
@@ -157,7 +159,7 @@ class Rows(FaultRows, NeighbourRows, ClaimRows, StepRows):
             for key, rows, command in (
                 ("large", ("over",), self.work.large()),
                 ("trained", ("steps",), self.work.trained(30)),
-                ("small", ("restricted", "claims"), self.work.small(60)),
+                ("small", ("restricted", "claims", "cdi"), self.work.small(60)),
                 ("long", ("faults", "illegal"), self.work.small(self.work.steps_of_a_minute)),
                 ("two_cards", ("two_cards",), DDP),
             )

@@ -47,10 +47,15 @@ readOnlyRootFilesystem: true
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
-{{- /* "true" where the node's pod must open the cards' device nodes without help by NVIDIA's toolkit. */ -}}
+{{- /* "true" where the node's pod must open the cards' device nodes without help by NVIDIA's runtime. */ -}}
+{{- define "sluice.opensCards" -}}
+{{- $d := .Values.driver -}}
+{{- if or (eq $d.access "own") (and (eq $d.access "nvidia-cdi") $d.root) }}true{{ end }}
+{{- end }}
+
 {{- define "sluice.privileged" -}}
 {{- $d := .Values.driver -}}
-{{- if and (eq $d.access "own") (or (eq $d.privileged "always") (and (eq $d.privileged "auto") (not $d.deviceRoot))) }}true{{ end }}
+{{- if and (include "sluice.opensCards" .) (or (eq $d.privileged "always") (and (eq $d.privileged "auto") (not $d.deviceRoot))) }}true{{ end }}
 {{- end }}
 
 {{- define "sluice.nodeLocked" -}}
