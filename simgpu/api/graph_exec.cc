@@ -240,9 +240,11 @@ ENTRY(cuGraphLaunch, _ptsz, (CUgraphExec exec, CUstream s), (exec, s)) {
     stream->tail = {n};
     return CUDA_SUCCESS;
   }
+  if (exec->last != nullptr && !exec->last->done) Sim().SubmitWait(call.lock, stream->sim, exec->last);
   simgpu::AssignConditions(exec->graph.get());
   simgpu::RunNodes(call, exec->order, stream);
   if (simgpu::Op* const op = simgpu::KeepWhileRunning(exec->graph.get()); op != nullptr)
     Sim().Submit(call.lock, stream->sim, op);
+  exec->last = Sim().SubmitFence(call.lock, stream->sim);
   return CUDA_SUCCESS;
 }

@@ -235,6 +235,7 @@ struct CUgraphExec_st {
   std::vector<CUgraphNode> order;           // topological
   std::map<CUgraphNode, CUgraphNode> node;  // original -> copy
   unsigned long long flags = 0;
+  simgpu::FencePtr last;  // end of its last launch, for which the next waits in whichever stream
 };
 
 struct CUmemPoolHandle_st {

@@ -40,12 +40,17 @@ class Card {
     OK(cuModuleGetFunction(&work, module, "work"));
   }
   ~Card() {
-    cuModuleUnload(module);
+    if (module != nullptr) cuModuleUnload(module);
     cuDevicePrimaryCtxRelease(device_);
   }
   Card(const Card&) = delete;
   Card& operator=(const Card&) = delete;
 
+  // Everything in the primary context ends, the card's module too.
+  void Reset() {
+    OK(cuDevicePrimaryCtxReset(device_));
+    module = nullptr;
+  }
   CUstream Stream() {
     CUstream s;
     OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));

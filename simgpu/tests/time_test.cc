@@ -202,6 +202,35 @@ TEST_CASE("a wait for an event starts the waiting stream when the event is done"
   CHECK(simgpu_now_ns() - from > 10'000'000);
 }
 
+TEST_CASE("launches of one executable graph run one after another, in whichever streams") {
+  Card card;
+  CUstream a = card.Stream(), b = card.Stream();
+  const CUdeviceptr block = card.Unmanaged(4096);
+  void* host = nullptr;
+  OK(cuMemAllocHost(&host, 4096));
+  OK(cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuMemcpyHtoDAsync(block, host, 4096, a));
+  card.Launch(a, {Read(block, 4096)}, 3'000'000);
+  CUgraph graph;
+  OK(cuStreamEndCapture(a, &graph));
+  CUgraphExec one, other;
+  OK(cuGraphInstantiate(&one, graph, 0));
+  OK(cuGraphInstantiate(&other, graph, 0));
+  const auto races = [&](CUgraphExec second) {
+    OK(cuCtxSynchronize());
+    const uint64_t before = card.Stats().races;
+    OK(cuGraphLaunch(one, a));
+    OK(cuGraphLaunch(second, b));
+    OK(cuCtxSynchronize());
+    return card.Stats().races - before;
+  };
+  CHECK(races(one) == 0);
+  CHECK(races(other) > 0);
+  OK(cuGraphExecDestroy(one));
+  OK(cuGraphExecDestroy(other));
+  OK(cuGraphDestroy(graph));
+}
+
 TEST_CASE("the legacy stream orders itself with blocking streams") {
   Card card;
   CUstream s;

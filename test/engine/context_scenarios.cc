@@ -166,7 +166,7 @@ SCENARIO(captures_that_are_dropped) {
   {
     Card card(0);
     OK(cuStreamBeginCapture(card.Stream(), CU_STREAM_CAPTURE_MODE_RELAXED));
-    OK(cuDevicePrimaryCtxReset(0));
+    card.Reset();
   }
   Card card(0);
   CUstream dropped = card.Stream();

@@ -191,7 +191,7 @@ SCENARIO(context_limits_count) {
   if (Budget() != 0) EXPECT(taken() == 0);
   // They end with their context.
   OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 136 * kMiB));
-  OK(cuDevicePrimaryCtxReset(0));
+  card.Reset();
   OK(cuCtxSetCurrent(card.context));
   if (Budget() != 0) EXPECT(taken() == 0);
 }
@@ -216,7 +216,7 @@ SCENARIO(unmanaged_memory_ends_with_its_context) {
   OK(cuArray3DCreate(&array, &shape));
   Alloc(128 * kMiB);
   if (Budget() != 0) EXPECT(before - FreeBytes() == 384 * kMiB);
-  OK(cuDevicePrimaryCtxReset(0));
+  card.Reset();
   OK(cuCtxSetCurrent(card.context));
   EXPECT(FreeBytes() == before || Budget() == 0);
 }

@@ -207,7 +207,7 @@ SCENARIO(vmm_outlives_its_context) {
   OK(cuCtxSetCurrent(context));
   PrintDigest("after a release", at, kBytes);
   if (Budget() != 0) {
-    OK(cuDevicePrimaryCtxReset(0));
+    card.Reset();
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
   }

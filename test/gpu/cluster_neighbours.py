@@ -39,7 +39,7 @@ class NeighbourRows:
             self.start(
                 name,
                 ["/app/bin/tenant", *map(str, (gib << 10, 1000, seconds, *busy))],
-                "0.05",
+                self.work.fraction,  # 4 GiB: the borrower lacks 3
                 (gib + 1) * GIB,
                 image="sluice.test/tenant:1",
                 env=self.tenant_env(),

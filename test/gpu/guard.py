@@ -35,6 +35,14 @@ class Nvml:
             ("used", ctypes.c_ulonglong),
         ]
 
+    class Process(ctypes.Structure):
+        _fields_ = [
+            ("pid", ctypes.c_uint),
+            ("used", ctypes.c_ulonglong),
+            ("gpu_instance", ctypes.c_uint),
+            ("compute_instance", ctypes.c_uint),
+        ]
+
     def __init__(self):
         self.lib = ctypes.CDLL("libnvidia-ml.so.1")
         self._check(self.lib.nvmlInit_v2(), "nvmlInit_v2")
@@ -56,6 +64,14 @@ class Nvml:
         m = self.Memory()
         self._check(self.lib.nvmlDeviceGetMemoryInfo(self.handles[index], ctypes.byref(m)), "nvmlDeviceGetMemoryInfo")
         return m
+
+    def processes(self, index=0):
+        """Pids of the processes with a CUDA context, in this pid namespace."""
+        count = ctypes.c_uint(256)
+        found = (self.Process * count.value)()
+        ask = self.lib.nvmlDeviceGetComputeRunningProcesses_v3
+        self._check(ask(self.handles[index], ctypes.byref(count), found), "nvmlDeviceGetComputeRunningProcesses")
+        return {found[i].pid for i in range(count.value)}
 
     def driver_reserved(self, index=0):
         """Bytes that the driver reserves; 0 where it does not report them (before 510)."""
