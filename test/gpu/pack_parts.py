@@ -38,12 +38,15 @@ def found_in(name, *folders):
                 parts.setdefault(int(number[1]), path)
                 counts.add(int(number[2]))
     if not counts:
-        return [], f"no {name} and no part of it"
+        return [], f"there is no {name}, and no part of it"
     if len(counts) > 1:
         return [], f"parts of different packs: {', '.join(sorted(p.name for p in parts.values()))}"
     missing = sorted(set(range(counts.pop())) - set(parts))
     if missing:
-        return [], f"part {', '.join(map(str, missing))} of {name}: carry it by a call of its own, with --keep"
+        return (
+            [],
+            f"part {', '.join(map(str, missing))} of {name} is missing: carry it by a call of its own, with --keep",
+        )
     return [parts[number] for number in sorted(parts)], ""
 
 

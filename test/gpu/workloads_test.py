@@ -98,4 +98,4 @@ with tempfile.TemporaryDirectory() as folder:
         assert len(pack_parts.keep(part, kept)) == 1
     found, missing = pack_parts.found_in("it.tar.xz", parts[2], kept)
     assert not missing and b"".join(p.read_bytes() for p in found) == bytes(range(100)), (found, missing)
-    assert pack_parts.found_in("other", parts[2], kept) == ([], "no other and no part of it")
+    assert pack_parts.found_in("other", parts[2], kept) == ([], "there is no other, and no part of it")
