@@ -70,6 +70,7 @@ class Runner:
             str(self.options.forms),
             *(["--waits"] if self.options.waits else []),
             *(["--peers", "--appends"] if self.options.peers else []),
+            *(["--execs"] if self.options.execs else []),
             *(["--seconds", "150"] if self.is_sanitized else []),
             *self.options.features,
         ]
@@ -168,6 +169,7 @@ def parse(words):
     parser.add_argument("--forms", type=int, default=5, choices=(1, 2, 3, 4, 5), help="1 to 4: programs of older seeds")
     parser.add_argument("--waits", type=int, default=1, choices=(0, 1), help="0: programs of older seeds")
     parser.add_argument("--peers", type=int, default=1, choices=(0, 1), help="0: programs of older seeds")
+    parser.add_argument("--execs", type=int, default=1, choices=(0, 1), help="0: programs of older seeds")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--until", type=int, default=0, help="stop after this many seconds")
     parser.add_argument(

@@ -1,4 +1,5 @@
 // Random programs. The world says which proposals are legal.
+#include <algorithm>
 #include <iterator>
 
 #include "world.h"
@@ -47,6 +48,10 @@ constexpr Weight kLatestWeights[] = {{OpKind::kBarred, 4}};
 // Of programs with a second process.
 constexpr Weight kPeerWeights[] = {{OpKind::kShare, 8}, {OpKind::kImport, 4}};
 
+// Added for programs that launch graphs again and again, in several streams.
+constexpr Weight kGraphWeights[] = {{OpKind::kMakeStream, 6},  {OpKind::kBeginCapture, 12}, {OpKind::kEndCapture, 20},
+                                    {OpKind::kBuildGraph, 12}, {OpKind::kMakeExec, 30},     {OpKind::kLaunchExec, 60}};
+
 class Generator {
  public:
   Generator(uint64_t seed, const Target& target) : random_(seed), world_(target) {
@@ -74,6 +79,9 @@ class Generator {
       peer_[i] = kPeerWeights[i].weight * (1 + random_.Below(3));
       total_ += peer_[i];
     }
+    if (target.execs && random_.OneIn(3)) {
+      for (const Weight& more : kGraphWeights) AddWeight(more);
+    }
   }
 
   std::vector<Op> Make(int count) {
@@ -87,6 +95,12 @@ class Generator {
   }
 
  private:
+  void AddWeight(const Weight& more) {
+    const auto* const at = std::find_if(std::begin(kWeights), std::end(kWeights),
+                                        [&](const Weight& one) { return one.kind == more.kind; });
+    weights_[at - kWeights] += more.weight;
+    total_ += more.weight;
+  }
   OpKind Kind() {
     int at = random_.Below(total_);
     size_t i = 0;

@@ -124,6 +124,8 @@ struct Target {
   bool peers = false;
   // Captures into graphs that exist.
   bool appends = false;
+  // Programs rely on the order of an executable graph's own launches, in whichever streams.
+  bool execs = false;
   // GPU memory that a program holds at most, in bytes.
   int64_t live_bytes = 256 << 20;
 };

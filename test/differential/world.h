@@ -68,6 +68,7 @@ struct Graph {
   int node_block = -1;  // of the kernel node of a graph built by calls
   int64_t node_bytes = 0;
   Stamp last;
+  Clock done;  // behind its last launch, for which the next one waits
 };
 struct Access {
   int block;

@@ -156,7 +156,13 @@ bool World::LaunchExec(const Op& op, Random& random) {
   for (const int block : graph.needs) {
     if (!blocks[block].defined) return false;
   }
-  if (!Order(stream, graph.last, thread, random)) return false;
+  // A graph without work is no part of the barrier (experiments/probes/questions_barriers.h).
+  const bool runs = !graph.reads.empty() || !graph.writes.empty();
+  if (target_.execs && runs && graph.last.line >= 0 && random.OneIn(2)) {
+    lines_[streams[stream].line].clock.Join(graph.done);
+  } else if (!Order(stream, graph.last, thread, random)) {
+    return false;
+  }
   for (const int block : graph.writes) {
     if (!OrderBlock(stream, block, true, thread, random)) return false;
   }
@@ -168,10 +174,9 @@ bool World::LaunchExec(const Op& op, Random& random) {
   if (!graph.has_condition && random.OneIn(6) && Unsafe(thread)) Emit(kUpdateExec, thread, {op.a});
   const int times = 1 + random.Below(3);
   for (int i = 0; i < times; ++i) Emit(kLaunchGraph, thread, {op.a, streams[stream].number});
-  // A graph without work is no part of the barrier (experiments/probes/questions_barriers.h).
-  const bool runs = !graph.reads.empty() || !graph.writes.empty();
   const Stamp stamp = Submit(stream, runs || !target_.waits);
   graphs[op.a].last = stamp;
+  graphs[op.a].done = lines_[streams[stream].line].clock;
   for (const int block : graph.writes) {
     blocks[block].write = stamp;
     blocks[block].reads.clear();
