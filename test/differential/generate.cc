@@ -50,7 +50,8 @@ constexpr Weight kPeerWeights[] = {{OpKind::kShare, 8}, {OpKind::kImport, 4}};
 
 // Added for programs that launch graphs again and again, in several streams.
 constexpr Weight kGraphWeights[] = {{OpKind::kMakeStream, 6},  {OpKind::kBeginCapture, 12}, {OpKind::kEndCapture, 20},
-                                    {OpKind::kBuildGraph, 12}, {OpKind::kMakeExec, 30},     {OpKind::kLaunchExec, 60}};
+                                    {OpKind::kBuildGraph, 12}, {OpKind::kMakeExec, 30},     {OpKind::kSetNode, 20},
+                                    {OpKind::kLaunchExec, 60}};
 
 class Generator {
  public:
