@@ -69,7 +69,9 @@ class Runner:
             "--forms",
             str(self.options.forms),
             *(["--waits"] if self.options.waits else []),
-            *(["--peers", "--appends"] if self.options.peers else []),
+            *(["--appends"] if self.options.peers else []),
+            # With a sanitizer the engine reads its settings before the second process can have its own.
+            *(["--peers"] if self.options.peers and not self.is_sanitized else []),
             *(["--execs"] if self.options.execs else []),
             *(["--seconds", "150"] if self.is_sanitized else []),
             *self.options.features,

@@ -105,7 +105,7 @@ def environment(budget, profile="card-8g", driver="simgpu", more=None):
     env["SIMGPU_PROFILE"] = profile
     env["SIMGPU_DEADLOCK_MS"] = "20000"
     if _is_sanitized:
-        env["TSAN_OPTIONS"] = f"halt_on_error=1 suppressions={HERE.parent / 'tsan.supp'}"
+        env["TSAN_OPTIONS"] = f"halt_on_error=1 die_after_fork=0 suppressions={HERE.parent / 'tsan.supp'}"
         env["ASAN_OPTIONS"] = "detect_leaks=0"
         env["SLUICE_DISABLE"] = "1"
     if budget:
