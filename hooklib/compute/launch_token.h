@@ -2,6 +2,9 @@
 #ifndef SLUICE_HOOKLIB_COMPUTE_LAUNCH_TOKEN_H_
 #define SLUICE_HOOKLIB_COMPUTE_LAUNCH_TOKEN_H_
 
+#include <optional>
+
+#include "hooklib/dispatch/uncancelled.h"
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/device/nested_calls.h"
 
@@ -14,6 +17,7 @@ class LaunchToken {
   template <typename IdOf>
   LaunchToken(Stream* stream, IdOf id_of) : stream_(stream) {
     if (stream->device->tokens.wanted() && !CallUnderway::IsNested() && !IsCapturing(*stream)) {
+      uncancelled_.emplace();
       time_slices_ = &stream->device->tokens.time_slices();
       launch_ = time_slices_->Enter(id_of());
     }
@@ -42,6 +46,7 @@ class LaunchToken {
   }
 
  private:
+  std::optional<UncancelledScope> uncancelled_;  // it may wait for a time slice
   Stream* const stream_;
   compute::TimeSlices* time_slices_ = nullptr;
   compute::TimeSlices::Launch launch_;

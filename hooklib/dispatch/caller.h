@@ -4,9 +4,15 @@
 
 namespace sluice {
 
-// `return_address`: __builtin_return_address(0) of the entry itself (entries are reached by tail jumps). True for code
-// in libnccl, libnvshmem*, libuct* and libcufile*: their buffers are shared by handles or RDMA and stay unmanaged.
-// Thread-safe, and lock-free unless a library was loaded since the last call. About 20 ns, so only for allocations.
+// The address to which the driver entry that the thread has called last returns: in front of each of the engine's
+// entries it is noted (table.cc). An entry asks before it calls anything that may call another.
+extern constinit thread_local const void* t_caller;
+inline const void* Caller() { return t_caller; }
+inline void NoteCaller(const void* return_address) { t_caller = return_address; }
+
+// `return_address`: Caller(). True for code in libnccl, libnvshmem*, libuct* and libcufile*: their buffers are shared
+// by handles or RDMA and stay unmanaged. Thread-safe, and lock-free unless a library was loaded since the last call.
+// About 20 ns, so only for allocations.
 bool CalledFromUnmanagedLibrary(const void* return_address);
 // The same for code that makes VMM memory only to export it: PyTorch's symmetric memory (libtorch_cuda,
 // libtorch_nvshmem). PyTorch's allocator is in libc10_cuda.

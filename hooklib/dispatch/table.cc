@@ -7,8 +7,10 @@
 #include <type_traits>
 
 #include "common/mutex.h"
+#include "hooklib/dispatch/caller.h"
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/dispatch/uncancelled.h"
 
 // Weak here, and only here: an entry that hooklib/engine does not define is null, and the forwarding one takes its
 // place. Hidden, so that the shipped library has no dynamic symbol for it.
@@ -26,6 +28,7 @@ namespace sluice {
 
 constinit Real g_real;
 constinit std::atomic<bool> g_is_forked_child{false};
+constinit thread_local const void* t_caller = nullptr;
 
 namespace {
 
@@ -66,12 +69,15 @@ struct Counted<Member, kPerThread, CUresult(Args...)> {
 enum class Capture { kNone, UNSAFE, UNSAFE_BESIDE, NEVER, NEVER_UNSAFE_BESIDE };
 
 // In front of each of the engine's entries. In a forked child the driver takes its place. Where the driver may refuse
-// the call while a stream is captured, it is asked before, since the entry would serve the call. The entry is reached
-// by a tail jump: it looks at its return address.
-template <auto Defined, auto Member, Capture kRule, bool kPerThread, typename Function>
+// the call while a stream is captured, it is asked before, since the entry would serve the call. The program's tail
+// jumps lead here, so the return address is the caller's. No cancellation of the thread takes effect in the entry: it
+// may hold locks, and glibc's unwinder cannot pass its frames.
+// A launch alone is reached by a tail jump: it takes a hundred instructions less, and its paths that may wait see to
+// cancellation themselves (entries/launch_entries.cc).
+template <auto Defined, auto Member, Capture kRule, bool kPerThread, bool kLaunches, typename Function>
 struct Guarded;
-template <auto Defined, auto Member, Capture kRule, bool kPerThread, typename... Args>
-struct Guarded<Defined, Member, kRule, kPerThread, CUresult(Args...)> {
+template <auto Defined, auto Member, Capture kRule, bool kPerThread, bool kLaunches, typename... Args>
+struct Guarded<Defined, Member, kRule, kPerThread, kLaunches, CUresult(Args...)> {
   [[gnu::noinline]] static CUresult Ask(Args... args) {
     CUstream stream = nullptr;
     [[maybe_unused]] const auto take = [&stream]([[maybe_unused]] auto arg) {
@@ -91,14 +97,20 @@ struct Guarded<Defined, Member, kRule, kPerThread, CUresult(Args...)> {
         if (const CUresult answer = Ask(args...); answer != CUDA_SUCCESS) return answer;
       }
     }
-    auto* defined = Defined;
+    if constexpr (kLaunches) {
+      auto* defined = Defined;
 #ifdef __aarch64__  // clang jumps to no weak symbol there (AAELF64), so the address goes through a register
-    asm("" : "+r"(defined));
+      asm("" : "+r"(defined));
 #endif
 #ifdef __clang__
-    [[clang::musttail]]
+      [[clang::musttail]]
 #endif
-    return defined(args...);
+      return defined(args...);
+    } else {
+      NoteCaller(__builtin_return_address(0));
+      const UncancelledScope uncancelled;
+      return Defined(args...);
+    }
   }
 };
 
@@ -173,7 +185,8 @@ const EntryPair& EntriesOf(std::size_t index) {
 #define SLUICE_HOOK(elf_name, base, version, flavour, category)                                             \
   {reinterpret_cast<void*>(&entry::elf_name),                                                               \
    reinterpret_cast<void*>(&Guarded < &entry::elf_name, &Real::elf_name, CaptureOf(#elf_name),              \
-                           Flavour::flavour == Flavour::PTSZ, decltype(::elf_name) > ::Call),               \
+                           Flavour::flavour == Flavour::PTSZ, std::string_view(#category) == "LAUNCH",      \
+                           decltype(::elf_name) > ::Call),                                                  \
    GeneratedEntry<&Real::elf_name, Flavour::flavour == Flavour::PTSZ, OrderOf(#elf_name) == Order::COUNTED, \
                   decltype(::elf_name)>()},
 #include "hooklib/hooks.def"

@@ -338,7 +338,6 @@ CUresult cuGraphAddBatchMemOpNode(ADD_PARAMS, const CUDA_BATCH_MEM_OP_NODE_PARAM
   ADD(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
   OR_REMOVE(simgpu::SetValues(n, *p));
 }
-// Each operation of a captured batch is a node of its own here.
 CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode n, CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
   BEGIN(200);
   NEED_ARG(n != nullptr && p != nullptr && n->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);

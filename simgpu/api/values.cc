@@ -95,6 +95,12 @@ ENTRY(cuStreamBatchMemOp_v2, _ptsz, (CUstream s, unsigned int count, CUstreamBat
     if (const CUresult r = MakeOp(ops[i], &op); r != CUDA_SUCCESS) return r;
     made[i].reset(op);
   }
+  if (simgpu::Capturing(stream)) {
+    CUgraphNode node = simgpu::AddNode(stream->capture->graph, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, stream->tail.data(),
+                                       stream->tail.size());
+    stream->tail = {node};
+    return simgpu::SetValues(node, {simgpu::CurrentContext(), count, ops, flags});
+  }
   for (unsigned i = 0; i < count; ++i) {
     if (!made[i]) continue;
     if (const CUresult r = Queue(call, stream, ops[i], made[i].release()); r != CUDA_SUCCESS) return r;

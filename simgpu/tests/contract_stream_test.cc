@@ -117,6 +117,47 @@ TEST_CASE("a node of a graph writes values") {
   YES(cuMemFree(words));
 }
 
+TEST_CASE("a captured batch of values is one node") {
+  Context c;
+  CUstream s = nullptr;
+  YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  void* host = nullptr;
+  YES(cuMemHostAlloc(&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+  const auto at = static_cast<cuuint32_t*>(host);
+  CUdeviceptr words = 0;
+  YES(cuMemHostGetDevicePointer(&words, host, 0));
+  CUstreamBatchMemOpParams values[3]{};
+  for (cuuint32_t i = 0; i < 3; ++i) {
+    values[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    values[i].writeValue.address = words + 4 * i;
+    values[i].writeValue.value = 7 + i;
+  }
+  YES(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+  YES(cuStreamBatchMemOp(s, 3, values, 0));
+  CUgraph graph = nullptr;
+  YES(cuStreamEndCapture(s, &graph));
+  CUgraphNode nodes[4]{};
+  size_t count = 4;
+  YES(cuGraphGetNodes(graph, nodes, &count));
+  CHECK(count == 1);
+  CUDA_BATCH_MEM_OP_NODE_PARAMS parameters{};
+  YES(cuGraphBatchMemOpNodeGetParams(nodes[0], &parameters));
+  CHECK(parameters.count == 3);
+  CUgraphExec exec = nullptr;
+  YES(cuGraphInstantiate(&exec, graph, 0));
+  for (auto& value : values) value.writeValue.value += 100;
+  parameters.paramArray = values;
+  YES(cuGraphExecBatchMemOpNodeSetParams(exec, nodes[0], &parameters));
+  YES(cuGraphLaunch(exec, s));
+  YES(cuStreamSynchronize(s));
+  CHECK(at[0] == 107);
+  CHECK(at[2] == 109);
+  YES(cuGraphExecDestroy(exec));
+  YES(cuGraphDestroy(graph));
+  YES(cuMemFreeHost(host));
+  YES(cuStreamDestroy(s));
+}
+
 TEST_CASE("frees and attachments of other addresses than an allocation's are refused") {
   Context c;
   CUstream s = nullptr;

@@ -1,4 +1,5 @@
 // engine_scenarios NAME: runs one scenario. Its output must not depend on the hook.
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 
 // The engine's short pauses while it waits for the GPU pass in virtual time; its own threads sleep in real time.
 extern "C" int nanosleep(const timespec* time, timespec* left) {
+  pthread_testcancel();  // as libc's
   if (time->tv_sec != 0 || time->tv_nsec > 1'000'000) return static_cast<int>(syscall(SYS_nanosleep, time, left));
   simgpu_advance_host(static_cast<uint64_t>(time->tv_nsec));
   return 0;

@@ -10,7 +10,21 @@ import sys
 import tempfile
 import threading
 
-from engine_rig import LARGE, SMALL, expect, gpu_uuid, is_sanitized, main, run, same, scenario, skip_if_sanitized, test
+from engine_rig import (
+    FETCHED,
+    LARGE,
+    MIB,
+    SMALL,
+    expect,
+    gpu_uuid,
+    is_sanitized,
+    main,
+    run,
+    same,
+    scenario,
+    skip_if_sanitized,
+    test,
+)
 from played_agent import Agent, budget_frame, welcome
 
 scenario("impossible_sizes_are_refused", evicts=False)
@@ -19,6 +33,8 @@ scenario("impossible_copies_are_refused")
 scenario("batches_of_values_are_refused_whole")
 scenario("storm_at_the_budget", of="many_threads_at_the_budget", evicts=False)
 scenario("reset_of_a_retained_context", evicts=False)
+scenario("descriptors_used_up", env=FETCHED)
+scenario("cancelled_threads", env=FETCHED, pressed=64 * MIB)
 scenario("managed_after_a_reset", of="budget_holds_after_a_reset")
 
 

@@ -126,13 +126,16 @@ int CpusAllowed() {
 }
 
 uint64_t HostMemoryLeft() {
-  static std::atomic<uint64_t> value{UINT64_MAX};
+  constexpr uint64_t kUnknown = UINT64_MAX / 2;
+  static std::atomic<uint64_t> value{kUnknown};
   static std::atomic<int64_t> read_at{0};
   timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
   const int64_t now = ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
   if (read_at.load() == 0 || now - read_at.load() > 100) {
-    value = std::min(CgroupLeft(), MachineAvailable());
+    // A process without a free descriptor reads nothing: then the last answer holds.
+    const uint64_t left = std::min(CgroupLeft(), MachineAvailable());
+    if (left < kUnknown) value = left;
     read_at = now;
   }
   return value;

@@ -7,6 +7,7 @@
 #include "hooklib/compute/launch_token.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/dispatch/uncancelled.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/execute/thread_scratch.h"
@@ -64,6 +65,7 @@ struct LaunchScratch {
 template <typename Issue>
 __attribute__((noinline)) CUresult LaunchPlanned(Stream* stream, CUfunction function, const Shape& shape,
                                                  void** parameters, void** extra, uint32_t flags, Issue issue) {
+  const UncancelledScope uncancelled;
   std::optional<LaunchScratch> own;
   LaunchScratch* scratch = ThreadScratch<LaunchScratch>();
   if (!scratch) scratch = &own.emplace();
@@ -209,6 +211,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
     std::optional<LaunchToken> token;
     std::optional<WorkScope> scope;
   };
+  const UncancelledScope uncancelled;
   NoteQueued();
   std::deque<DevicePart> parts;  // tokens and scopes must not move
   std::vector<DevicePart*> order;

@@ -107,10 +107,11 @@ constexpr CUdeviceptr kUnknownPointer = 1;
 namespace entry {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
-  return Serve(__builtin_return_address(0), pointer, bytes, [&] { return g_real.cuMemAlloc_v2(pointer, bytes); });
+  return Serve(Caller(), pointer, bytes, [&] { return g_real.cuMemAlloc_v2(pointer, bytes); });
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, size_t height, unsigned element) {
+  const void* const caller = Caller();
   // As the driver does: rows at multiples of its texture alignment.
   constexpr size_t kPitch = 512;
   auto real = [&] { return g_real.cuMemAllocPitch_v2(pointer, pitch, width, height, element); };
@@ -119,8 +120,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, s
   size_t bytes = 0;
   if (row < width || __builtin_mul_overflow(row, height, &bytes)) return real();
   Device* device = CurrentDevice();
-  const bool served = device && device->managed && !CalledFromUnmanagedLibrary(__builtin_return_address(0));
-  const CUresult result = Serve(__builtin_return_address(0), pointer, bytes, real);
+  const bool served = device && device->managed && !CalledFromUnmanagedLibrary(caller);
+  const CUresult result = Serve(caller, pointer, bytes, real);
   if (result == CUDA_SUCCESS && served) *pitch = row;
   return result;
 }
@@ -149,21 +150,21 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
 
 // Stream-ordered allocation. Outside a capture the engine serves it. The memory is usable at once: if work still uses
 // it, then in this very stream, where it was freed. A capture makes graph nodes of it, whose memory is the driver's.
-#define SLUICE_ALLOC_ASYNC(name, ptsz, free_name)                                                                   \
-  CUresult name(CUdeviceptr* pointer, size_t bytes, CUstream handle) {                                              \
-    Stream* stream = FindStream(handle, ptsz);                                                                      \
-    auto real = [&] { return RunUnplanned(handle, ptsz, [&] { return g_real.name(pointer, bytes, handle); }); };    \
-    if (!stream) return real();                                                                                     \
-    return ServeFromPool(__builtin_return_address(0), pointer, bytes, CurrentPool(stream->device->ordinal), stream, \
-                         real);                                                                                     \
-  }                                                                                                                 \
-  CUresult free_name(CUdeviceptr pointer, CUstream handle) {                                                        \
-    Stream* stream = FindStream(handle, ptsz);                                                                      \
-    const auto free = [&](CUdeviceptr what) {                                                                       \
-      return RunUnplanned(handle, ptsz, [&] { return g_real.free_name(what, handle); });                            \
-    };                                                                                                              \
-    if (stream && !IsCapturing(*stream)) return Release(pointer, [&] { return free(pointer); }, stream);            \
-    return free(MayBeTracked(pointer) && FindTracked(pointer) ? kUnknownPointer : pointer);                         \
+#define SLUICE_ALLOC_ASYNC(name, ptsz, free_name)                                                                \
+  CUresult name(CUdeviceptr* pointer, size_t bytes, CUstream handle) {                                           \
+    const void* const caller = Caller();                                                                         \
+    Stream* stream = FindStream(handle, ptsz);                                                                   \
+    auto real = [&] { return RunUnplanned(handle, ptsz, [&] { return g_real.name(pointer, bytes, handle); }); }; \
+    if (!stream) return real();                                                                                  \
+    return ServeFromPool(caller, pointer, bytes, CurrentPool(stream->device->ordinal), stream, real);            \
+  }                                                                                                              \
+  CUresult free_name(CUdeviceptr pointer, CUstream handle) {                                                     \
+    Stream* stream = FindStream(handle, ptsz);                                                                   \
+    const auto free = [&](CUdeviceptr what) {                                                                    \
+      return RunUnplanned(handle, ptsz, [&] { return g_real.free_name(what, handle); });                         \
+    };                                                                                                           \
+    if (stream && !IsCapturing(*stream)) return Release(pointer, [&] { return free(pointer); }, stream);         \
+    return free(MayBeTracked(pointer) && FindTracked(pointer) ? kUnknownPointer : pointer);                      \
   }
 SLUICE_ALLOC_ASYNC(cuMemAllocAsync, false, cuMemFreeAsync)
 SLUICE_ALLOC_ASYNC(cuMemAllocAsync_ptsz, true, cuMemFreeAsync_ptsz)
@@ -171,10 +172,11 @@ SLUICE_ALLOC_ASYNC(cuMemAllocAsync_ptsz, true, cuMemFreeAsync_ptsz)
 
 #define SLUICE_ALLOC_POOL(name, ptsz)                                                                                  \
   CUresult name(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CUstream handle) {                              \
+    const void* const caller = Caller();                                                                               \
     Stream* stream = FindStream(handle, ptsz);                                                                         \
     auto real = [&] { return RunUnplanned(handle, ptsz, [&] { return g_real.name(pointer, bytes, pool, handle); }); }; \
     if (!stream) return real();                                                                                        \
-    return ServeFromPool(__builtin_return_address(0), pointer, bytes, FindPool(pool), stream, real);                   \
+    return ServeFromPool(caller, pointer, bytes, FindPool(pool), stream, real);                                        \
   }
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync, false)
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync_ptsz, true)

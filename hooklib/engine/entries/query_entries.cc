@@ -173,6 +173,7 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
 
 // Memory that moves can be pinned by no other device, has no file descriptor, and is not decompressed into by hardware.
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice ordinal) {
+  const void* const caller = Caller();
   const CUresult result = g_real.cuDeviceGetAttribute(value, attribute, ordinal);
   const bool needs_fixed_memory = attribute == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED ||
                                   attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED ||
@@ -183,7 +184,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   if (result != CUDA_SUCCESS || !value || !needs_fixed_memory) return result;
   const Device* const device = DeviceByOrdinal(ordinal);
   // NCCL and others keep memory of their own, which stays the driver's.
-  if (device && device->managed && !CalledFromUnmanagedLibrary(__builtin_return_address(0))) *value = 0;
+  if (device && device->managed && !CalledFromUnmanagedLibrary(caller)) *value = 0;
   return result;
 }
 

@@ -124,18 +124,19 @@ CUresult CaptureWrite(CUstream stream, bool per_thread, CUdeviceptr at, uint64_t
 
 namespace entry {
 
-#define SLUICE_WRITE_VALUE_OF(name, type, bytes, flavour)                                               \
-  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                          \
-    if (IsRefused(at, bytes)) return CUDA_ERROR_INVALID_VALUE;                                          \
-    const bool is_captured = IsCaptured(stream, flavour);                                               \
-    const auto real = [&] {                                                                             \
-      return QueueUnplanned(stream, flavour, [&] { return g_real.name(stream, at, value, flags); });    \
-    };                                                                                                  \
-    if (is_captured && (IsManagedHere(at) || !CalledFromUnmanagedLibrary(__builtin_return_address(0)))) \
-      return CaptureWrite(stream, flavour, at, value, flags, bytes, real);                              \
-    if (IsManagedHere(at) && at % (bytes) == 0) return FillValue(stream, flavour, at, value, bytes);    \
-    if (!is_captured) WriteOne(at, bytes);                                                              \
-    return real();                                                                                      \
+#define SLUICE_WRITE_VALUE_OF(name, type, bytes, flavour)                                            \
+  CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags) {                       \
+    const void* const caller = Caller();                                                             \
+    if (IsRefused(at, bytes)) return CUDA_ERROR_INVALID_VALUE;                                       \
+    const bool is_captured = IsCaptured(stream, flavour);                                            \
+    const auto real = [&] {                                                                          \
+      return QueueUnplanned(stream, flavour, [&] { return g_real.name(stream, at, value, flags); }); \
+    };                                                                                               \
+    if (is_captured && (IsManagedHere(at) || !CalledFromUnmanagedLibrary(caller)))                   \
+      return CaptureWrite(stream, flavour, at, value, flags, bytes, real);                           \
+    if (IsManagedHere(at) && at % (bytes) == 0) return FillValue(stream, flavour, at, value, bytes); \
+    if (!is_captured) WriteOne(at, bytes);                                                           \
+    return real();                                                                                   \
   }
 #define SLUICE_WRITE_VALUE(name, type, bytes)     \
   SLUICE_WRITE_VALUE_OF(name, type, bytes, false) \
@@ -145,19 +146,20 @@ SLUICE_WRITE_VALUE(cuStreamWriteValue32_v2, cuuint32_t, 4)
 SLUICE_WRITE_VALUE(cuStreamWriteValue64, cuuint64_t, 8)
 SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
 
-#define SLUICE_BATCH_OF_VALUES_OF(name, flavour)                                                                   \
-  CUresult name(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) {                 \
-    if (AnyIsRefused(list, count)) return CUDA_ERROR_INVALID_VALUE;                                                \
-    const bool is_captured = IsCaptured(stream, flavour);                                                          \
-    const auto real = [&](unsigned n, CUstreamBatchMemOpParams* from) {                                            \
-      if (!is_captured) WriteValues(from, n);                                                                      \
-      return QueueUnplanned(stream, flavour, [&] { return g_real.name(stream, n, from, flags); });                 \
-    };                                                                                                             \
-    if (flags || count > kMaxBatch) return real(count, list);                                                      \
-    if (is_captured && (AnyNamesManaged(list, count) || !CalledFromUnmanagedLibrary(__builtin_return_address(0)))) \
-      return CaptureValues(stream, flavour, count, list, [&] { return real(count, list); });                       \
-    if (!AnyNamesManaged(list, count) || !IsTaken(list, count)) return real(count, list);                          \
-    return OneByOne(stream, flavour, count, list, real);                                                           \
+#define SLUICE_BATCH_OF_VALUES_OF(name, flavour)                                                   \
+  CUresult name(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) { \
+    const void* const caller = Caller();                                                           \
+    if (AnyIsRefused(list, count)) return CUDA_ERROR_INVALID_VALUE;                                \
+    const bool is_captured = IsCaptured(stream, flavour);                                          \
+    const auto real = [&](unsigned n, CUstreamBatchMemOpParams* from) {                            \
+      if (!is_captured) WriteValues(from, n);                                                      \
+      return QueueUnplanned(stream, flavour, [&] { return g_real.name(stream, n, from, flags); }); \
+    };                                                                                             \
+    if (flags || count > kMaxBatch) return real(count, list);                                      \
+    if (is_captured && (AnyNamesManaged(list, count) || !CalledFromUnmanagedLibrary(caller)))      \
+      return CaptureValues(stream, flavour, count, list, [&] { return real(count, list); });       \
+    if (!AnyNamesManaged(list, count) || !IsTaken(list, count)) return real(count, list);          \
+    return OneByOne(stream, flavour, count, list, real);                                           \
   }
 #define SLUICE_BATCH_OF_VALUES(name)     \
   SLUICE_BATCH_OF_VALUES_OF(name, false) \

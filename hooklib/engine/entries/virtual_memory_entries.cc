@@ -1,6 +1,7 @@
 // VMM memory: which of it is managed is decided in device/virtual_memory.h.
 #include <vector>
 
+#include "hooklib/dispatch/caller.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/virtual_memory.h"
@@ -43,16 +44,16 @@ namespace entry {
 
 CUresult cuMemAddressReserve(CUdeviceptr* pointer, size_t bytes, size_t alignment, CUdeviceptr hint,
                              unsigned long long flags) {
-  return virtual_memory::Reserve(__builtin_return_address(0), pointer, bytes, alignment, hint, flags);
+  return virtual_memory::Reserve(Caller(), pointer, bytes, alignment, hint, flags);
 }
 CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes) { return virtual_memory::FreeAddress(pointer, bytes); }
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
                      unsigned long long flags) {
-  return virtual_memory::Create(__builtin_return_address(0), handle, bytes, properties, flags);
+  return virtual_memory::Create(Caller(), handle, bytes, properties, flags);
 }
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) { return virtual_memory::Release(handle); }
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-  return virtual_memory::Retain(__builtin_return_address(0), handle, address);
+  return virtual_memory::Retain(Caller(), handle, address);
 }
 CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {

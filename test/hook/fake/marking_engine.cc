@@ -40,7 +40,7 @@ namespace entry {
 
 CUresult cuInit(unsigned flags) { return Mark(g_real.cuInit(flags)); }
 CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
-  if (CalledFromUnmanagedLibrary(__builtin_return_address(0))) return static_cast<CUresult>(200000);
+  if (CalledFromUnmanagedLibrary(Caller())) return static_cast<CUresult>(200000);
   return Mark(g_real.cuMemAlloc_v2(pointer, bytes));
 }
 CUresult cuMemFree_v2(CUdeviceptr pointer) { return Mark(g_real.cuMemFree_v2(pointer)); }
