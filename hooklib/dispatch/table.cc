@@ -58,10 +58,12 @@ struct Counted<Member, kPerThread, CUresult(Args...)> {
       if constexpr (std::is_same_v<decltype(arg), CUstream>) stream = arg;
     };
     (take(args), ...);
-    void* const queue = BeginCounted(stream, kPerThread);
-    const CUresult result = real(args...);
-    EndCounted(queue);
-    return result;
+    return Uncancelled([&] {
+      void* const queue = BeginCounted(stream, kPerThread);
+      const CUresult result = real(args...);
+      EndCounted(queue);
+      return result;
+    });
   }
 };
 
@@ -92,12 +94,8 @@ struct Guarded<Defined, Member, kRule, kPerThread, kLaunches, CUresult(Args...)>
   static CUresult Call(Args... args) {
     if (g_is_forked_child.load(std::memory_order_relaxed)) [[unlikely]]
       return Forward<Member, CUresult(Args...)>::Call(args...);
-    if constexpr (kRule != Capture::kNone) {
-      if (IsAnyCaptured()) [[unlikely]] {
-        if (const CUresult answer = Ask(args...); answer != CUDA_SUCCESS) return answer;
-      }
-    }
     if constexpr (kLaunches) {
+      static_assert(kRule == Capture::kNone);
       auto* defined = Defined;
 #ifdef __aarch64__  // clang jumps to no weak symbol there (AAELF64), so the address goes through a register
       asm("" : "+r"(defined));
@@ -107,10 +105,22 @@ struct Guarded<Defined, Member, kRule, kPerThread, kLaunches, CUresult(Args...)>
 #endif
       return defined(args...);
     } else {
-      NoteCaller(__builtin_return_address(0));
-      const UncancelledScope uncancelled;
-      return Defined(args...);
+      const void* const caller = __builtin_return_address(0);
+      return Uncancelled([&] {
+        if (const CUresult answer = AskFirst(args...); answer != CUDA_SUCCESS) return answer;
+        NoteCaller(caller);
+        return Defined(args...);
+      });
     }
+  }
+
+ private:
+  static CUresult AskFirst([[maybe_unused]] Args... args) {
+    if constexpr (kRule != Capture::kNone) {
+      if (IsAnyCaptured()) [[unlikely]]
+        return Ask(args...);
+    }
+    return CUDA_SUCCESS;
   }
 };
 

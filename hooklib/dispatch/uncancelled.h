@@ -22,6 +22,26 @@ class UncancelledScope {
   int before_ = PTHREAD_CANCEL_DISABLE;
 };
 
+// The same around one call, and without a destructor: a frame that has nothing to clean up is passed by any unwinder.
+template <typename Call>
+auto Uncancelled(Call call) {
+  int before = PTHREAD_CANCEL_DISABLE;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  const auto result = call();
+  if (before == PTHREAD_CANCEL_ENABLE) pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+  return result;
+}
+
+// An entry of a table, so.
+template <auto Entry, typename Function>
+struct UncancelledEntry;
+template <auto Entry, typename Result, typename... Args>
+struct UncancelledEntry<Entry, Result(Args...)> {
+  static Result Call(Args... args) {
+    return Uncancelled([&] { return Entry(args...); });
+  }
+};
+
 }  // namespace sluice
 
 #endif  // SLUICE_HOOKLIB_DISPATCH_UNCANCELLED_H_

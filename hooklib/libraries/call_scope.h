@@ -5,6 +5,7 @@
 #ifndef SLUICE_HOOKLIB_LIBRARIES_CALL_SCOPE_H_
 #define SLUICE_HOOKLIB_LIBRARIES_CALL_SCOPE_H_
 
+#include "hooklib/dispatch/uncancelled.h"
 #include "hooklib/libraries/companions.h"
 #include "hooklib/libraries/extents/access_set.h"
 #include "hooklib/libraries/library_calls.h"
@@ -41,6 +42,7 @@ struct LibraryCopy {
 // `Result`: cuBLAS' or cuDNN's status.
 template <typename Result, typename Describe, typename... Args>
 inline Result DescribeAndCall(const char* symbol, Result (*real)(Args...), Describe describe, Args... args) {
+  const UncancelledScope uncancelled;
   CallScope scope(symbol);
   if (scope.set()) {
     try {

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "common/mutex.h"
+#include "hooklib/dispatch/uncancelled.h"
 #include "hooklib/nvml/nvml_view.h"
 
 namespace sluice {
@@ -23,7 +24,7 @@ const Slot kSlots[] = {
 #include "hooklib/hooks.def"
 };
 void* const kEntries[] = {
-#define SLUICE_NVML(name) reinterpret_cast<void*>(&nvml_entry::name),
+#define SLUICE_NVML(name) reinterpret_cast<void*>(&UncancelledEntry<&nvml_entry::name, decltype(::name)>::Call),
 #include "hooklib/hooks.def"
 };
 // NOLINTEND(cppcoreguidelines-pro-type-reinterpret-cast)

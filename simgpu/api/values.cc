@@ -96,6 +96,7 @@ ENTRY(cuStreamBatchMemOp_v2, _ptsz, (CUstream s, unsigned int count, CUstreamBat
     made[i].reset(op);
   }
   if (simgpu::Capturing(stream)) {
+    if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     CUgraphNode node = simgpu::AddNode(stream->capture->graph, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, stream->tail.data(),
                                        stream->tail.size());
     stream->tail = {node};

@@ -77,6 +77,7 @@ class Privileges(unittest.TestCase):
             (("driver.access=nvidia-cdi", "driver.root=/usr"), True),
             (("driver.access=nvidia-cdi", "driver.root=/usr", "driver.deviceRoot=/cards"), False),
             (("driver.access=nvidia-cdi", "driver.root=/usr", "driver.privileged=never"), False),
+            (("driver.access=nvidia-cdi", "driver.root=/usr", "driver.runtimeClassName=nvidia"), False),
             (("driver.access=nvidia-runtime", "driver.root=/usr", "driver.runtimeClassName=nvidia"), False),
         ):
             pod = node_pod(*settings)

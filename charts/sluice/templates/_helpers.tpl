@@ -50,7 +50,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- /* "true" where the node's pod must open the cards' device nodes without help by NVIDIA's runtime. */ -}}
 {{- define "sluice.opensCards" -}}
 {{- $d := .Values.driver -}}
-{{- if or (eq $d.access "own") (and (eq $d.access "nvidia-cdi") $d.root) }}true{{ end }}
+{{- if or (eq $d.access "own") (and (eq $d.access "nvidia-cdi") $d.root (not $d.runtimeClassName)) }}true{{ end }}
 {{- end }}
 
 {{- define "sluice.privileged" -}}

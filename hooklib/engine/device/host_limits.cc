@@ -133,9 +133,7 @@ uint64_t HostMemoryLeft() {
   clock_gettime(CLOCK_MONOTONIC, &ts);
   const int64_t now = ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
   if (read_at.load() == 0 || now - read_at.load() > 100) {
-    // A process without a free descriptor reads nothing: then the last answer holds.
-    const uint64_t left = std::min(CgroupLeft(), MachineAvailable());
-    if (left < kUnknown) value = left;
+    value = std::min({CgroupLeft(), MachineAvailable(), kUnknown});
     read_at = now;
   }
   return value;

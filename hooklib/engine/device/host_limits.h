@@ -9,7 +9,7 @@
 namespace sluice {
 
 // Bytes left under the memory cgroup's limit (v2 or v1), or available on the machine, whichever is less. Read from
-// /proc and /sys at most every 100 ms. UINT64_MAX / 2, to which bytes may be added, where nothing was ever read.
+// /proc and /sys at most every 100 ms. UINT64_MAX / 2, to which bytes may be added, where nothing can be read.
 uint64_t HostMemoryLeft();
 
 // The CPUs that the process's first thread might run on at the first call, whatever its threads are bound to later.

@@ -11,6 +11,7 @@
 
 #include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/dispatch/uncancelled.h"
 #include "hooklib/engine/device/captures.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
@@ -225,6 +226,7 @@ Stream* FindStream(CUstream handle, bool per_thread_default, bool for_work) {
   if (cache.stream && cache.context == owner && cache.handle == normal && cache.generation == generation)
     return cache.stream;
 
+  const UncancelledScope uncancelled;  // what a new stream needs may wait
   if (!t_queues) {
     t_queues = true;
     g_queueing_threads.fetch_add(1, std::memory_order_relaxed);
