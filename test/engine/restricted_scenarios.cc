@@ -24,7 +24,7 @@ SCENARIO(descriptors_used_up) {
   EXPECT(taken.size() > 100);
   std::vector<CUdeviceptr> blocks;
   for (uint32_t i = 0; i < 8; ++i) {
-    usleep(120'000);  // what is read of the machine counts for 100 ms
+    usleep(120'000);  // figures of the machine are kept for 100 ms
     blocks.push_back(Alloc(64 * kMiB));
     card.Named(s, {Update(blocks.back(), 64 * kMiB, i + 2)});
     OK(cuStreamSynchronize(s));

@@ -100,7 +100,7 @@ class NeighbourRows:
         would not show 5 %: the host paces them, and a bare run's differ by a fifth within a minute (an H200's machine).
         """
         env = self.tenant_env(2000)
-        self.start("steady", ["/app/bin/tenant", "1024", "2000", "30"], "0.1", 2 * GIB, image=TENANT, env=env)
+        self.start("steady", ["/app/bin/tenant", "1024", "2000", "40"], "0.1", 2 * GIB, image=TENANT, env=env)
         p.wait(40, "the neighbour to be hooked", self.hooked)
         time.sleep(8)
         begun = time.monotonic()

@@ -37,7 +37,7 @@ ROWS = {
     "killed": 60,
     "shares": 60,
     "lending": 50,
-    "illegal": 100,
+    "illegal": 115,
     "servers": 85,
     "claims": 70,
     "cdi": 80,

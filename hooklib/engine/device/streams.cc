@@ -226,7 +226,7 @@ Stream* FindStream(CUstream handle, bool per_thread_default, bool for_work) {
   if (cache.stream && cache.context == owner && cache.handle == normal && cache.generation == generation)
     return cache.stream;
 
-  const UncancelledScope uncancelled;  // what a new stream needs may wait
+  const UncancelledScope uncancelled;  // making a stream known may wait
   if (!t_queues) {
     t_queues = true;
     g_queueing_threads.fetch_add(1, std::memory_order_relaxed);
