@@ -1,12 +1,11 @@
 // The threads of a program. They take turns: a step ends before the next begins, on whichever thread.
 #include <dlfcn.h>
+#include <semaphore.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <condition_variable>
 #include <ctime>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include "machine.h"
@@ -27,42 +26,43 @@ namespace {
 
 class Worker {
  public:
-  Worker() : thread_([this] { Run(); }) {}
+  Worker() {
+    sem_init(&begin_, 0, 0);
+    sem_init(&done_, 0, 0);
+    thread_ = std::thread([this] { Run(); });
+  }
   ~Worker() {
-    {
-      std::lock_guard lock(mutex_);
-      ends_ = true;
-    }
-    changed_.notify_all();
+    step_ = nullptr;
+    sem_post(&begin_);
     thread_.join();
+    sem_destroy(&begin_);
+    sem_destroy(&done_);
   }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
   CUresult Do(const std::function<CUresult()>& step) {
-    std::unique_lock lock(mutex_);
     step_ = &step;
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return step_ == nullptr; });
+    sem_post(&begin_);
+    Wait(&done_);
     return result_;
   }
 
  private:
+  static void Wait(sem_t* semaphore) {
+    while (sem_wait(semaphore) != 0) continue;  // a signal
+  }
   void Run() {
-    std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [this] { return step_ != nullptr || ends_; });
+      Wait(&begin_);
       if (step_ == nullptr) return;
       result_ = (*step_)();
-      step_ = nullptr;
-      changed_.notify_all();
+      sem_post(&done_);
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  sem_t begin_, done_;
   const std::function<CUresult()>* step_ = nullptr;
-  bool ends_ = false;
   CUresult result_ = CUDA_SUCCESS;
   std::thread thread_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch_test_macros.hpp>
+#include <fstream>
 #include <span>
 #include <vector>
 
@@ -21,6 +22,14 @@ void Enter(Predictor* predictor, uint64_t id, std::span<Chunk* const> set, uint6
   LaunchHash place(id);
   for (const Chunk* chunk : set) place.Add(chunk->base, chunk->base + kChunkBytes);
   predictor->NoteLaunch(id, place.sum(), set, now);
+}
+
+long ResidentKib() {
+  std::ifstream statm("/proc/self/statm");
+  long pages = 0, resident = 0;
+  statm >> pages >> resident;
+  REQUIRE(resident > 0);
+  return resident * 4;
 }
 
 }  // namespace
@@ -265,6 +274,17 @@ TEST_CASE("a change of phase ends the prediction and is learned within two itera
   iteration(500, 9);
   iteration(500, 9);
   CHECK(predictor.confident());
+}
+
+TEST_CASE("a predictor of one launch takes a few pages of host memory") {
+  // Its tables hold 4.4 MiB, and each stream that launches has one.
+  constexpr int kPredictors = 16;
+  Chunks c;
+  Chunk* set[] = {&c.all[0]};
+  const long before = ResidentKib();
+  std::vector<Predictor> predictors(kPredictors);
+  for (Predictor& predictor : predictors) Enter(&predictor, 1, set, 1);
+  CHECK(ResidentKib() - before < kPredictors * 128);
 }
 
 }  // namespace sluice::policy

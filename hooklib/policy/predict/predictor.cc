@@ -1,7 +1,6 @@
 #include "hooklib/policy/predict/predictor.h"
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 namespace sluice::policy {
@@ -9,9 +8,9 @@ namespace sluice::policy {
 void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* const> set, uint64_t now,
                            uint32_t live_chunks) {
   if (log_.empty()) {
-    log_.resize(kLogLaunches);
-    refs_.resize(kLogReferences);
-    buckets_.resize(size_t{1} << (64 - kBucketShift));
+    log_.Allocate(kLogLaunches);
+    refs_.Allocate(kLogReferences);
+    buckets_.Allocate(size_t{1} << (64 - kBucketShift));
   }
   const uint64_t triple = LaunchHash::Mix(LaunchHash::Mix(last_hashes_[0], last_hashes_[1]), set_hash);
   last_hashes_[0] = last_hashes_[1];
@@ -109,7 +108,7 @@ bool Predictor::CanRepeat(uint64_t before) {
       !IsRemembered(count_ - period_)) {
     return false;
   }
-  repeated_at_.resize(kLogLaunches);
+  if (repeated_at_.empty()) repeated_at_.Allocate(kLogLaunches);
   repeats_next_ = count_ - period_ + 1;
   return true;
 }
@@ -199,20 +198,6 @@ uint32_t Predictor::GrowthWithin(uint64_t launches) const {
   return max_live - live_chunks;
 }
 
-// The buffers are 4 MiB, of which a short log has used little.
-void Predictor::Reset() {
-  Predictor fresh;
-  fresh.log_.swap(log_);
-  fresh.refs_.swap(refs_);
-  fresh.buckets_.swap(buckets_);
-  const auto clear = [](auto& buffer, uint64_t used) {
-    std::fill_n(buffer.begin(), std::min<size_t>(used + 1, buffer.size()),
-                typename std::decay_t<decltype(buffer)>::value_type());
-  };
-  clear(fresh.log_, count_);
-  clear(fresh.refs_, refs_count_);
-  if (count_) std::fill(fresh.buckets_.begin(), fresh.buckets_.end(), 0);
-  *this = std::move(fresh);
-}
+void Predictor::Reset() { *this = Predictor(); }
 
 }  // namespace sluice::policy

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hooklib/memory/chunk_table.h"
+#include "hooklib/memory/zero_pages.h"
 #include "hooklib/policy/memory_names.h"
 #include "hooklib/policy/predict/launch_log.h"
 
@@ -113,11 +114,11 @@ class Predictor {
   // So many launches of this log in launch numbers, which also count other streams' launches, copies and memsets.
   uint64_t InNumbers(uint64_t launches) const { return launches * numbers_per_launch_ >> kUnitShift; }
 
-  std::vector<Entry> log_;
-  std::vector<Ref> refs_;
+  memory::ZeroPages<Entry> log_;
+  memory::ZeroPages<Ref> refs_;
   std::vector<Chunk*> ahead_, repeated_set_;
-  std::vector<uint64_t> repeated_at_;  // launch numbers of counted launches, a ring
-  std::vector<uint64_t> buckets_;      // by a part of the triple: its newest log position
+  memory::ZeroPages<uint64_t> repeated_at_;  // launch numbers of counted launches, a ring
+  memory::ZeroPages<uint64_t> buckets_;      // by a part of the triple: its newest log position
   uint64_t count_ = 0;                 // launches entered; the newest has this position
   uint64_t refs_count_ = 0;
   uint64_t cursor_ = 0;        // position that the newest launch repeats; 0: unknown
