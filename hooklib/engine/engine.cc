@@ -116,7 +116,7 @@ void* Ticker(void*) {
       if (idle[i].ticks >= kTicksPerPeriod && device.OverCapacity()) WakeFollower();
     }
     PublishAll();
-    is_last = tick % kTicksPerSecond == 0 && OnlyOwnThreadsAreLeft();
+    is_last = OnlyOwnThreadsAreLeft();
     if (is_last) break;
     if (tick % kTicksPerPeriod != 0) continue;
     CheckPeriod();

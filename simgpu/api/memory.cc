@@ -115,9 +115,10 @@ CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int flags) {
 
 CUresult cuMemFree_v2(CUdeviceptr p) {
   BEGIN_UNSAFE(Sim().profile().free_host_ns);
-  NEED_CONTEXT();
-  if (p == 0) return CUDA_SUCCESS;
+  CUcontext context = simgpu::CurrentContext();
   Allocation* a = simgpu::FindAllocation(p);
+  if (context == nullptr && a == nullptr) return simgpu::NoContext();  // memory needs none (an H200, driver 580)
+  if (p == 0) return CUDA_SUCCESS;
   NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped && !a->is_freed);
   NEED_ARG(!simgpu::IsOpenedMemory(p));  // another process' memory is closed, not freed.
   // The driver waits for all work of the block's context; of a pool's memory it takes that for done (programming guide,
@@ -127,7 +128,8 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
     Sim().CheckIdle(p, a->size, simgpu::SeenTime(), "freed");
   } else {
     const auto owner = static_cast<CUcontext>(a->owner);
-    simgpu::WaitFor(call, simgpu::OwnerOf(owner != nullptr ? owner : context), "a context (cuMemFree)");
+    if (owner != nullptr) context = owner;
+    if (context != nullptr) simgpu::WaitFor(call, simgpu::OwnerOf(context), "a context (cuMemFree)");
   }
   return simgpu::FreeNow(p);
 }

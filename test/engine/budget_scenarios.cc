@@ -61,6 +61,12 @@ SCENARIO(sizes_show_the_fraction) {
   unsigned long long again_id = 0;
   OK(cuPointerGetAttribute(&again_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, again));
   EXPECT(again_id != id && again_id != other_id);
+  // The memory's block ends with it, too: programs cache registrations by these numbers.
+  if (Budget() != 0) {
+    OK(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, again));
+    OK(cuPointerGetAttribute(&other_id, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, q));
+    EXPECT(id != other_id);
+  }
 }
 
 // Allocates until it is refused, and uses none of the memory.

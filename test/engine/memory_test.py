@@ -58,6 +58,7 @@ scenario("host_sides_in_managed_memory", pressed=256 * MIB)
 scenario("textures_and_surfaces", pressed=256 * MIB)
 # Words of small blocks are device memory even in a small budget.
 scenario("stream_values_in_device_memory", pressed=96 * MIB, evicts=False)
+scenario("freed_without_a_context", pressed=64 * MIB)
 
 
 @test

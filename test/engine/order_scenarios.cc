@@ -319,10 +319,20 @@ SCENARIO(calls_inside_device_memory_return_early) {
   EXPECT(returns([&] { return cuMemcpy2D(&rows); }));
   EXPECT(returns([&] { return cuMemcpy3D(&box); }));
   EXPECT(returns([&] { return cuMemcpyPeer(other, card.context, block + kMiB, card.context, 4096); }));
+  CUarray array = nullptr;
+  const CUDA_ARRAY_DESCRIPTOR words{1024, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1};
+  OK(cuArrayCreate(&array, &words));
+  EXPECT(returns([&] { return cuMemcpyDtoA(array, 256, block + 5, 1024); }));
+  EXPECT(returns([&] { return cuMemcpyAtoD(other + 2 * kMiB + 3, array, 256, 1024); }));
+  rows.srcXInBytes = 7;
+  rows.srcPitch = 1031;
+  EXPECT(returns([&] { return cuMemcpy2DUnaligned(&rows); }));
   for (const CUdeviceptr p : {synchronous, managed}) {
     EXPECT(!returns([&] { return cuMemsetD8(p, 5, 64); }));
     EXPECT(!returns([&] { return cuMemcpyDtoD(other, p, 64); }));
+    EXPECT(!returns([&] { return cuMemcpyDtoA(array, 0, p, 64); }));
   }
+  OK(cuArrayDestroy(array));
   PrintDigest("block", block, kBytes);
   PrintDigest("other", other, kBytes);
 }

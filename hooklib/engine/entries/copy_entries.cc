@@ -8,6 +8,7 @@
 #include "hooklib/engine/device/block_ends.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/failures.h"
+#include "hooklib/engine/entries/early_returns.h"
 #include "hooklib/engine/entries/unplanned.h"
 #include "hooklib/engine/execute/copy_contents.h"
 #include "hooklib/engine/execute/copy_sides.h"
@@ -61,18 +62,6 @@ bool IsHost(const Extent& side) {
   CUmemorytype type = CU_MEMORYTYPE_HOST;  // the driver does not know pageable memory
   const CUresult known = g_real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, side.base);
   return known != CUDA_SUCCESS || type == CU_MEMORYTYPE_HOST;
-}
-
-// Device memory that is not the engine's: a module's variables, memory of graphs.
-bool IsDevice(CUdeviceptr at) {
-  CUmemorytype type{};
-  unsigned is_managed = 0, is_synchronous = 0;
-  return g_real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) == CUDA_SUCCESS &&
-         type == CU_MEMORYTYPE_DEVICE &&
-         g_real.cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at) == CUDA_SUCCESS &&
-         !is_managed &&
-         g_real.cuPointerGetAttribute(&is_synchronous, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at) == CUDA_SUCCESS &&
-         !is_synchronous;
 }
 
 // A copy between contexts waits for the work of both.
@@ -149,20 +138,6 @@ void RecordCopy(CUstream handle, bool per_thread, const Extent& to, const Extent
 
 void WriteAnything() {
   for (const auto& device : Devices()) device->NoteUnknownWriter();
-}
-
-// Whether a synchronous memset, or copy inside device memory, returns before its work is done: in memory that is
-// managed only by the engine. The driver would wait for it (CUDA driver API, "API synchronization behavior"), and a
-// program that releases the stream's earlier work behind its call would hang. Then the asynchronous call stands for it.
-// A capture may refuse the one and take the other.
-bool ReturnsEarly(const std::array<Extent, 2>& touched) {
-  if (g_captures.load(std::memory_order_relaxed) != 0) return false;
-  return std::all_of(touched.begin(), touched.end(), [](const Extent& side) {
-    if (!side.base) return true;
-    if (!MayBeTracked(side.base)) return IsDevice(side.base);
-    const std::optional<TrackedAddress> block = FindTracked(side.base);
-    return block && !block->allocation.app_managed && !IsSynchronous(side);
-  });
 }
 
 Source ValueFor(CUdeviceptr to, size_t element) { return to % element ? Source::kNone : Source::kValue; }
@@ -260,10 +235,24 @@ SLUICE_COPY_ASYNC(cuMemcpyPeerAsync,
 SLUICE_COPY_ASYNC(cuMemcpyWithAttributesAsync,
                   (CUdeviceptr dst, CUdeviceptr src, size_t n, CUmemcpyAttributes* attributes, CUstream stream),
                   (dst, src, n, attributes, stream), kNone, At(dst, n), At(src, n))
-SLUICE_COPY_SYNC(cuMemcpyDtoA_v2, (CUarray dst, size_t offset, CUdeviceptr src, size_t n), (dst, offset, src, n), kNone,
-                 Extent{}, At(src, n))
-SLUICE_COPY_SYNC(cuMemcpyAtoD_v2, (CUdeviceptr dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n), kNone,
-                 At(dst, n), Extent{})
+#define SLUICE_COPY_ARRAY(name, flavour, parameters, arguments, row, to, from)                             \
+  CUresult name parameters {                                                                               \
+    const CUDA_MEMCPY2D one = row;                                                                         \
+    if (const auto queued = QueueInstead(&one, flavour)) return *queued;                                   \
+    RecordCopy(nullptr, flavour, to, from);                                                                \
+    const auto issue = [&] { return g_real.name arguments; };                                              \
+    return Copy(nullptr, flavour, {to, from}, Source::kNone, issue, Call::kMayWait);                       \
+  }
+#define SLUICE_COPY_TO_ARRAY(name, flavour)                                                                           \
+  SLUICE_COPY_ARRAY(name, flavour, (CUarray dst, size_t offset, CUdeviceptr src, size_t n), (dst, offset, src, n),    \
+                    RowTo(dst, offset, src, n), Extent{}, At(src, n))
+#define SLUICE_COPY_FROM_ARRAY(name, flavour)                                                                         \
+  SLUICE_COPY_ARRAY(name, flavour, (CUdeviceptr dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n),    \
+                    RowFrom(src, offset, dst, n), At(dst, n), Extent{})
+SLUICE_COPY_TO_ARRAY(cuMemcpyDtoA_v2, false)
+SLUICE_COPY_TO_ARRAY(cuMemcpyDtoA_v2_ptds, true)
+SLUICE_COPY_FROM_ARRAY(cuMemcpyAtoD_v2, false)
+SLUICE_COPY_FROM_ARRAY(cuMemcpyAtoD_v2_ptds, true)
 // The host's side may be the application's managed memory.
 SLUICE_COPY_SYNC(cuMemcpyHtoA_v2, (CUarray dst, size_t offset, const void* src, size_t n), (dst, offset, src, n), kNone,
                  Extent{}, At(src, n))
@@ -300,11 +289,14 @@ CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* c)
     SLUICE_COPY_BOX(cuMemcpy3DPeer(c), c, Sides3D, nullptr, false, Call::kMayWait)
 CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* c)
     SLUICE_COPY_BOX(cuMemcpy3DPeer_ptds(c), c, Sides3D, nullptr, true, Call::kMayWait)
-// These have no asynchronous forms.
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* c)
-    SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2(c), c, Sides, nullptr, false, Call::kMayWait)
-CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* c)
-    SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2_ptds(c), c, Sides, nullptr, true, Call::kMayWait)
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* c) {
+  if (const auto queued = QueueInstead(c, false)) return *queued;
+  SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2(c), c, Sides, nullptr, false, Call::kMayWait)
+}
+CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* c) {
+  if (const auto queued = QueueInstead(c, true)) return *queued;
+  SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2_ptds(c), c, Sides, nullptr, true, Call::kMayWait)
+}
 
 // memsets. `element` bytes a value.
 #define SLUICE_SET_1D(name, value_type, element)                                                         \

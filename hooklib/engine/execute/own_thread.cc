@@ -55,8 +55,11 @@ std::array<char, 512> ReadStart(const char* path) {
   return text;
 }
 
+// Of the one thread's file: the process' sums up the times of all threads.
 bool IsMainThreadEnded() {
-  const auto text = ReadStart("/proc/self/stat");
+  std::array<char, 64> path;
+  std::snprintf(path.data(), path.size(), "/proc/self/task/%d/stat", getpid());
+  const auto text = ReadStart(path.data());
   const char* const name_end = std::strrchr(text.data(), ')');  // the name may hold anything
   return name_end != nullptr && std::strncmp(name_end, ") Z", 3) == 0;
 }

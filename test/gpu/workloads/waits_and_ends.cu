@@ -73,6 +73,15 @@ int EarlyReturns() {
   wrong += !returns([&] { return cuMemcpy2D(&rows); });
   wrong += !returns([&] { return cuMemcpyPeer(b, g_context, a, g_context, 4096); });
   wrong += !returns([&] { return cuMemsetD8(small, 1, 64); });
+  CUarray array = nullptr;
+  const CUDA_ARRAY_DESCRIPTOR words{1024, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1};
+  OK(cuArrayCreate(&array, &words));
+  OK(cuMemsetD8(b, 2, n));
+  wrong += !returns([&] { return cuMemcpyDtoA(array, 256, b + 5, 1024); });
+  wrong += !returns([&] { return cuMemcpyAtoD(b + 4096 + 3, array, 256, 1024); });
+  rows.srcXInBytes = 7;
+  rows.srcPitch = 1031;
+  wrong += !returns([&] { return cuMemcpy2DUnaligned(&rows); });
   int yes = 1;
   OK(cuPointerSetAttribute(&yes, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, a));
   OK(cuPointerSetAttribute(&yes, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, small));

@@ -1,0 +1,49 @@
+// Synchronous calls that return before their work is done. Thread-safe.
+#ifndef SLUICE_HOOKLIB_ENGINE_ENTRIES_EARLY_RETURNS_H_
+#define SLUICE_HOOKLIB_ENGINE_ENTRIES_EARLY_RETURNS_H_
+
+#include <array>
+#include <optional>
+
+#include "hooklib/dispatch/cuda_api.h"
+#include "hooklib/memory/types.h"
+
+namespace sluice {
+
+// Whether a synchronous memset, or copy inside device memory, returns before its work is done: in memory that is
+// managed only by the engine. The driver would wait for it (CUDA driver API, "API synchronization behavior"), and a
+// program that releases the stream's earlier work behind its call would hang. Then the asynchronous call stands for it.
+// A capture may refuse the one and take the other.
+bool ReturnsEarly(const std::array<memory::Extent, 2>& touched);
+
+// For a copy without an asynchronous form of its own. Nothing: the call itself has to be made. It may take pitches that
+// the driver refuses here (CUDA driver API, cuMemcpy2DUnaligned); a refused copy changes nothing.
+std::optional<CUresult> QueueInstead(const CUDA_MEMCPY2D* c, bool per_thread);
+
+// Copies of `n` bytes between device memory and an array, from `offset` bytes of its first row on.
+inline CUDA_MEMCPY2D RowTo(CUarray array, size_t offset, CUdeviceptr from, size_t n) {
+  CUDA_MEMCPY2D c{};
+  c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  c.srcDevice = from;
+  c.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+  c.dstArray = array;
+  c.dstXInBytes = offset;
+  c.srcPitch = c.WidthInBytes = n;
+  c.Height = 1;
+  return c;
+}
+inline CUDA_MEMCPY2D RowFrom(CUarray array, size_t offset, CUdeviceptr to, size_t n) {
+  CUDA_MEMCPY2D c{};
+  c.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+  c.srcArray = array;
+  c.srcXInBytes = offset;
+  c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  c.dstDevice = to;
+  c.dstPitch = c.WidthInBytes = n;
+  c.Height = 1;
+  return c;
+}
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_ENGINE_ENTRIES_EARLY_RETURNS_H_
