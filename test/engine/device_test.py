@@ -25,6 +25,7 @@ scenario("contexts", of="contexts_release_their_memory", pressed=None)
 scenario("fork_before_cuda", evicts=False)
 scenario("fork_after_cuda")
 scenario("discarded_by_one_gpu_written_by_another", profile="two-gpu")
+scenario("copies_of_another_gpu", profile="two-gpu", pressed=128 << 20)
 scenario("peer_reads_stay_remote", profile="two-gpu", full=LARGE, pressed=None)
 
 

@@ -116,3 +116,25 @@ SCENARIO(free_waits_for_no_other_context) {
   if (Budget() != 0) EXPECT(held() + 2 * kGiB <= before);
   PrintDigest("kept", kept, 64 * kMiB);
 }
+
+// Memory is freed without a context as with one.
+SCENARIO(freed_without_a_context) {
+  Card card;
+  CUstream s = card.Stream();
+  constexpr uint64_t kBytes = 40 * kMiB;
+  size_t before = 0, after = 0, total = 0;
+  OK(cuMemGetInfo(&before, &total));
+  for (int i = 0; i < 20; ++i) {
+    const CUdeviceptr blocks[] = {Alloc(kBytes), Alloc(1000), Alloc(3 * kMiB)};
+    CUdeviceptr managed = 0;
+    OK(cuMemAllocManaged(&managed, kBytes, CU_MEM_ATTACH_GLOBAL));
+    card.Launch(s, {Write(blocks[0], kBytes), Write(managed, kBytes)});
+    OK(cuCtxSetCurrent(nullptr));
+    for (const CUdeviceptr block : blocks) OK(cuMemFree(block));
+    OK(cuMemFree(managed));
+    EXPECT(cuMemFree(0x10) == CUDA_ERROR_INVALID_CONTEXT);
+    OK(cuCtxSetCurrent(card.context));
+  }
+  OK(cuMemGetInfo(&after, &total));
+  EXPECT(after + kBytes > before);
+}

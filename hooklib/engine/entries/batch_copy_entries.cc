@@ -8,6 +8,7 @@
 #include "hooklib/engine/device/block_ends.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/failures.h"
+#include "hooklib/engine/device/peers.h"
 #include "hooklib/engine/execute/copy_sides.h"
 #include "hooklib/engine/execute/work.h"
 
@@ -38,6 +39,8 @@ class Batch {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (!IsCapturing(*stream)) NoteWrites();
+    for (const std::vector<Extent>* const list : {&reads_, &writes_})
+      for (const Extent& side : *list) KeepWhereAllocated(stream->device, side);
     stream->copies.fetch_add(1, std::memory_order_relaxed);
     Work work;
     work.stream = stream;

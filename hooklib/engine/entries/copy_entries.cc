@@ -8,6 +8,7 @@
 #include "hooklib/engine/device/block_ends.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/failures.h"
+#include "hooklib/engine/device/peers.h"
 #include "hooklib/engine/entries/early_returns.h"
 #include "hooklib/engine/entries/unplanned.h"
 #include "hooklib/engine/execute/copy_contents.h"
@@ -88,6 +89,7 @@ CUresult RunCopy(Stream* stream, std::array<Extent, 2> touched, Source source, I
     if (touched[0].bytes >= kMinNotedBytes && MayBeTracked(touched[0].base))
       stream->device->NoteUnplannedWrite(touched[0], copy);
   }
+  for (const Extent& side : touched) KeepWhereAllocated(stream->device, side);
   stream->copies.fetch_add(1, std::memory_order_relaxed);
   const bool is_watched = !is_planned && stream->device->watches_use.load(std::memory_order_relaxed);
   if (!is_planned && !is_watched) return RunCounted(stream, issue);
@@ -235,19 +237,19 @@ SLUICE_COPY_ASYNC(cuMemcpyPeerAsync,
 SLUICE_COPY_ASYNC(cuMemcpyWithAttributesAsync,
                   (CUdeviceptr dst, CUdeviceptr src, size_t n, CUmemcpyAttributes* attributes, CUstream stream),
                   (dst, src, n, attributes, stream), kNone, At(dst, n), At(src, n))
-#define SLUICE_COPY_ARRAY(name, flavour, parameters, arguments, row, to, from)                             \
-  CUresult name parameters {                                                                               \
-    const CUDA_MEMCPY2D one = row;                                                                         \
-    if (const auto queued = QueueInstead(&one, flavour)) return *queued;                                   \
-    RecordCopy(nullptr, flavour, to, from);                                                                \
-    const auto issue = [&] { return g_real.name arguments; };                                              \
-    return Copy(nullptr, flavour, {to, from}, Source::kNone, issue, Call::kMayWait);                       \
+#define SLUICE_COPY_ARRAY(name, flavour, parameters, arguments, row, to, from)       \
+  CUresult name parameters {                                                         \
+    const CUDA_MEMCPY2D one = row;                                                   \
+    if (const auto queued = QueueInstead(&one, flavour)) return *queued;             \
+    RecordCopy(nullptr, flavour, to, from);                                          \
+    const auto issue = [&] { return g_real.name arguments; };                        \
+    return Copy(nullptr, flavour, {to, from}, Source::kNone, issue, Call::kMayWait); \
   }
-#define SLUICE_COPY_TO_ARRAY(name, flavour)                                                                           \
-  SLUICE_COPY_ARRAY(name, flavour, (CUarray dst, size_t offset, CUdeviceptr src, size_t n), (dst, offset, src, n),    \
+#define SLUICE_COPY_TO_ARRAY(name, flavour)                                                                        \
+  SLUICE_COPY_ARRAY(name, flavour, (CUarray dst, size_t offset, CUdeviceptr src, size_t n), (dst, offset, src, n), \
                     RowTo(dst, offset, src, n), Extent{}, At(src, n))
-#define SLUICE_COPY_FROM_ARRAY(name, flavour)                                                                         \
-  SLUICE_COPY_ARRAY(name, flavour, (CUdeviceptr dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n),    \
+#define SLUICE_COPY_FROM_ARRAY(name, flavour)                                                                      \
+  SLUICE_COPY_ARRAY(name, flavour, (CUdeviceptr dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n), \
                     RowFrom(src, offset, dst, n), At(dst, n), Extent{})
 SLUICE_COPY_TO_ARRAY(cuMemcpyDtoA_v2, false)
 SLUICE_COPY_TO_ARRAY(cuMemcpyDtoA_v2_ptds, true)
