@@ -25,8 +25,8 @@ MIB = 1 << 20
 # batch through the driver's calls, and the rest through the engine's eviction threads.
 MODES = {"unhooked": None, "fits": 2048 * MIB, "evicts": 32 * MIB, "evicts by threads": 32 * MIB}
 BATCH = 50
-# The programs of three batches in four stay on one CPU each: their threads take turns, and a wake-up on another CPU costs
-# a third of a program's time on a VM. The threads of the fourth run at the same time.
+# The programs of three batches in four stay on one CPU each: their threads take turns, and a wake-up on another CPU
+# costs a third of a program's time on a VM. The threads of the fourth run at the same time.
 CPUS = sorted(os.sched_getaffinity(0))
 RUNS = itertools.count()
 LINE = re.compile(r"^(\d+) (ok|step-\d+|died-\d+|exit-\d+|hangs)\b")

@@ -119,7 +119,7 @@ class Predictor {
   std::vector<Chunk*> ahead_, repeated_set_;
   memory::ZeroPages<uint64_t> repeated_at_;  // launch numbers of counted launches, a ring
   memory::ZeroPages<uint64_t> buckets_;      // by a part of the triple: its newest log position
-  uint64_t count_ = 0;                 // launches entered; the newest has this position
+  uint64_t count_ = 0;                       // launches entered; the newest has this position
   uint64_t refs_count_ = 0;
   uint64_t cursor_ = 0;        // position that the newest launch repeats; 0: unknown
   uint64_t mispredicted_ = 0;  // position whose successor was last predicted wrongly; 0: none
