@@ -11,8 +11,9 @@
 
 namespace sluice::memory {
 
-// An array of zeros in pages of its own. Linux commits a page when it is first written, so that a large table costs
-// host memory and time only where it is used. std::vector writes all of its elements at once. Not thread-safe.
+// An array of zeros in pages of its own, none of them huge. Linux commits a page when it is first written, so that a
+// large table costs host memory and time only where it is used. std::vector writes all of its elements at once. Not
+// thread-safe.
 template <typename T>
 class ZeroPages {
  public:
@@ -34,6 +35,7 @@ class ZeroPages {
     void* const pages =
         ::mmap(nullptr, size * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pages == MAP_FAILED) throw std::bad_alloc();
+    ::madvise(pages, size * sizeof(T), MADV_NOHUGEPAGE);
     data_ = static_cast<T*>(pages);
     size_ = size;
   }

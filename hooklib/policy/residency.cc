@@ -27,6 +27,17 @@ void Residency::NotePopulated(Extent range) {
   });
 }
 
+void Residency::NoteWrittenElsewhere(Extent range) {
+  chunks_.ForEach(range, [this](Chunk& chunk) {
+    if (chunk.resident() || chunk.has_contents() || chunk.discarded()) return;
+    SetResident(&chunk, true);
+    chunk.NoteContents();
+    chunk.EndFetch();
+    chunk.last_use = now_;
+    candidates_.Unrank(&chunk);
+  });
+}
+
 void Residency::RemoveArena(Extent arena) {
   Settle();
   NoteChange();

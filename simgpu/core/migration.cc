@@ -224,6 +224,12 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
       }
       // Remote access: it was advised, or the pages are in their preferred location and can be mapped. A page without
       // contents is populated in its preferred location, or else at the accessor.
+      const bool is_preferred_by_other = b->preferred >= 0 && b->preferred != card && b->card != card;
+      if ((b->accessed_by & bit) != 0 && is_preferred_by_other) {
+        const uint32_t fresh = missing & ~(b->host | b->resident);
+        const double rate = profile_.FaultGbps(op->kind_of_kernel);
+        if (fresh != 0 && MoveIn(b->preferred, part, fresh, rate, false, t, true) < 0) b->host |= fresh;
+      }
       const uint32_t elsewhere = b->host | (b->card == card ? 0 : b->resident);
       const bool stays = b->preferred == kHostCard && !b->read_mostly;
       if (((b->accessed_by & bit) != 0 || stays) && ((missing & elsewhere) == missing || stays)) {

@@ -84,8 +84,9 @@ class Runner:
 
     def run(self, mode, first, last, *more):
         """{seed: its record} of the programs first to last, and their stderr."""
-        batch = first // BATCH
-        os.sched_setaffinity(0, {CPUS[next(RUNS) % len(CPUS)]} if batch % 4 else CPUS)  # this thread's, inherited
+        batch = (first - self.options.first) // BATCH
+        # This thread's, inherited. Both ways of eviction are run in both ways.
+        os.sched_setaffinity(0, {CPUS[next(RUNS) % len(CPUS)]} if batch // 2 % 4 else CPUS)
         command = [self.program, "run", str(first), str(last), *self.arguments(), *more]
         done = subprocess.run(command, env=self.environment(mode), capture_output=True, text=True)
         if done.returncode != 0:
@@ -199,7 +200,7 @@ def main():
 
         def submit(first):
             last = min(first + BATCH, options.first + options.count) - 1
-            evicts = "evicts by threads" if first // BATCH % 2 else "evicts"
+            evicts = "evicts by threads" if (first - options.first) // BATCH % 2 else "evicts"
             pending[first] = {mode: pool.submit(runner.run, mode, first, last) for mode in ("unhooked", "fits", evicts)}
 
         starts = list(range(options.first, options.first + options.count, BATCH))

@@ -25,7 +25,16 @@ scenario("contexts", of="contexts_release_their_memory", pressed=None)
 scenario("fork_before_cuda", evicts=False)
 scenario("fork_after_cuda")
 scenario("discarded_by_one_gpu_written_by_another", profile="two-gpu")
-scenario("copies_of_another_gpu", profile="two-gpu", pressed=128 << 20)
+for kind in ("copy", "synchronous", "peer", "box", "batch", "host", "memset", "captured", "host_node", "memset_node"):
+    for unused in ({}, {"UNUSED": "1"}):
+        scenario(
+            f"copies_of_another_gpu_{kind}{'_unused' if unused else ''}",
+            of="copies_of_another_gpu",
+            profile="two-gpu",
+            pressed=128 << 20,
+            evicts=False,
+            env={"COPIES": kind, **unused},
+        )
 scenario("peer_reads_stay_remote", profile="two-gpu", full=LARGE, pressed=None)
 
 

@@ -185,7 +185,8 @@ def same(
 
     All runs must print the same. Under pressure bytes must have moved off the GPU, unless `evicts` is false.
     """
-    unhooked = run(name, profile=profile, driver=driver)
+    own = {key: value for key, value in (env or {}).items() if not key.startswith(("SLUICE_", "SIMGPU_"))}
+    unhooked = run(name, profile=profile, driver=driver, env=own)
     hooked = run(name, full, profile, driver, env)
     expect(hooked.out == unhooked.out, f"{name}: results differ at full budget", f"{unhooked}\n{hooked}")
     for mode in modes if pressed else ():

@@ -1,5 +1,7 @@
 #include "hooklib/policy/predict/predictor.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <catch2/catch_test_macros.hpp>
@@ -29,7 +31,7 @@ long ResidentKib() {
   long pages = 0, resident = 0;
   statm >> pages >> resident;
   REQUIRE(resident > 0);
-  return resident * 4;
+  return resident * sysconf(_SC_PAGESIZE) / 1024;
 }
 
 }  // namespace

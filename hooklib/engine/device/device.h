@@ -35,6 +35,8 @@ struct Device final : DeviceMemory {
   void DropContext(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // it is gone, with everything made in it
   // `peer` may use this GPU's memory from now on: pages stay here and are mapped there instead of moving to and fro.
   void AddPeer(CUdevice peer) SLUICE_TAKES_DEVICE_LOCK;
+  // Work of a peer is about to write the range.
+  void NoteWrittenByPeer(memory::Extent range) SLUICE_TAKES_DEVICE_LOCK;
   bool HasPeers() const SLUICE_DEVICE_LOCKED { return !peers_.empty(); }
   // The green context is about to be destroyed, while work of its streams may still run.
   void EndGreenContext(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;

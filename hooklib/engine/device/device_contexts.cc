@@ -31,6 +31,11 @@ void Device::AddPeer(CUdevice peer) {
   }
 }
 
+void Device::NoteWrittenByPeer(memory::Extent range) {
+  DeviceLock lock(mutex);
+  residency.NoteWrittenElsewhere(range);
+}
+
 void Device::ContextEnds(CUcontext handle) {
   tokens.ContextEnds(handle);
   DeviceLock lock(mutex);

@@ -39,8 +39,8 @@ class Batch {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (!IsCapturing(*stream)) NoteWrites();
-    for (const std::vector<Extent>* const list : {&reads_, &writes_})
-      for (const Extent& side : *list) KeepWhereAllocated(stream->device, side);
+    for (const Extent& range : reads_) KeepWhereAllocated(stream->device, range, Access::kRead);
+    for (const Extent& range : writes_) KeepWhereAllocated(stream->device, range, Access::kWrite);
     stream->copies.fetch_add(1, std::memory_order_relaxed);
     Work work;
     work.stream = stream;

@@ -89,7 +89,8 @@ CUresult RunCopy(Stream* stream, std::array<Extent, 2> touched, Source source, I
     if (touched[0].bytes >= kMinNotedBytes && MayBeTracked(touched[0].base))
       stream->device->NoteUnplannedWrite(touched[0], copy);
   }
-  for (const Extent& side : touched) KeepWhereAllocated(stream->device, side);
+  KeepWhereAllocated(stream->device, touched[0], Access::kWrite);
+  KeepWhereAllocated(stream->device, touched[1], Access::kRead);
   stream->copies.fetch_add(1, std::memory_order_relaxed);
   const bool is_watched = !is_planned && stream->device->watches_use.load(std::memory_order_relaxed);
   if (!is_planned && !is_watched) return RunCounted(stream, issue);
@@ -239,9 +240,9 @@ SLUICE_COPY_ASYNC(cuMemcpyWithAttributesAsync,
                   (dst, src, n, attributes, stream), kNone, At(dst, n), At(src, n))
 #define SLUICE_COPY_ARRAY(name, flavour, parameters, arguments, row, to, from)       \
   CUresult name parameters {                                                         \
+    RecordCopy(nullptr, flavour, to, from);                                          \
     const CUDA_MEMCPY2D one = row;                                                   \
     if (const auto queued = QueueInstead(&one, flavour)) return *queued;             \
-    RecordCopy(nullptr, flavour, to, from);                                          \
     const auto issue = [&] { return g_real.name arguments; };                        \
     return Copy(nullptr, flavour, {to, from}, Source::kNone, issue, Call::kMayWait); \
   }

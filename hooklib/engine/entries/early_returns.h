@@ -16,8 +16,9 @@ namespace sluice {
 // A capture may refuse the one and take the other.
 bool ReturnsEarly(const std::array<memory::Extent, 2>& touched);
 
-// For a copy without an asynchronous form of its own. Nothing: the call itself has to be made. It may take pitches that
-// the driver refuses here (CUDA driver API, cuMemcpy2DUnaligned); a refused copy changes nothing.
+// For a copy without an asynchronous form of its own. No value: the call itself has to be made, as where the driver
+// answers CUDA_ERROR_INVALID_VALUE here. cuMemcpy2DUnaligned takes pitches that others refuse (CUDA driver API); a
+// refused copy changes nothing.
 std::optional<CUresult> QueueInstead(const CUDA_MEMCPY2D* c, bool per_thread);
 
 // Copies of `n` bytes between device memory and an array, from `offset` bytes of its first row on.

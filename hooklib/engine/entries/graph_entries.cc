@@ -147,6 +147,7 @@ CUresult NoteAddedNode(const CUgraphNode* node, const CUgraphNodeParams* params,
 template <typename Add>
 CUresult AddAnyNode(const CUgraphNode* node, CUgraphNodeParams* params, Add add) {
   if (ReachesPastItsBlock(params)) return CUDA_ERROR_INVALID_VALUE;
+  KeepWhereAllocated(params);
   if (!params || params->type != CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) return NoteAddedNode(node, params, add(params));
   return AddValues(
       ValuesIn(*params), [&] { return add(params); },
@@ -197,12 +198,14 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const C
 }
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_MEMCPY3D* c, CUcontext context) {
   if (ReachesPastItsBlock(c)) return CUDA_ERROR_INVALID_VALUE;
+  KeepWhereAllocated(context, c);
   return ChangeNode(e, g_real.cuGraphExecMemcpyNodeSetParams(e, n, c, context), c,
                     [&](GraphAccess* changed) { changed->AddCopy(n, *c); });
 }
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_MEMSET_NODE_PARAMS* s,
                                         CUcontext context) {
   if (ReachesPastItsBlock(s)) return CUDA_ERROR_INVALID_VALUE;
+  KeepWhereAllocated(context, s);
   return ChangeNode(e, g_real.cuGraphExecMemsetNodeSetParams(e, n, s, context), s,
                     [&](GraphAccess* changed) { changed->AddMemset(n, *s); });
 }
@@ -214,6 +217,7 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec e, CUgraphNode n, CUgrap
 
 CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParams* p) {
   if (ReachesPastItsBlock(p)) return CUDA_ERROR_INVALID_VALUE;
+  KeepWhereAllocated(p);
   if (p && p->type == CU_GRAPH_NODE_TYPE_GRAPH && value_graphs::ValuesOf(n)) return CUDA_ERROR_INVALID_VALUE;
   const auto real = [&] { return g_real.cuGraphExecNodeSetParams(e, n, p); };
   const bool has_values = p && p->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;

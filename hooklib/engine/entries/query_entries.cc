@@ -99,8 +99,6 @@ std::optional<CUresult> Answer(const TrackedAddress& tracked, CUpointer_attribut
       return put(static_cast<unsigned>(app_managed));
     // A block counts as a mapping of its own, as in MAPPING_BASE_ADDR: the arena's would outlive it.
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-      if (app_managed) return std::nullopt;
-      [[fallthrough]];
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return put(static_cast<unsigned long long>(tracked.allocation.id));
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:

@@ -8,8 +8,8 @@ namespace sluice {
 // CPUs that the process had when it began: the starting thread may be pinned to one. False: it could not be started.
 bool StartOwnThread(const char* name, void* (*run)(void*));
 
-// Whether the main thread has ended, by pthread_exit, and no thread is left but the engine's. Reads /proc; for
-// ten times a second.
+// Whether the main thread has ended, by pthread_exit, and no thread is left but the engine's. Reads /proc:
+// cheap enough for ten calls a second.
 bool OnlyOwnThreadsAreLeft();
 
 }  // namespace sluice

@@ -7,7 +7,6 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/locations.h"
-#include "hooklib/engine/device/peers.h"
 #include "hooklib/engine/execute/copy_sides.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
@@ -87,7 +86,6 @@ void GraphAccess::AddCopy(CUgraphNode node, const CUDA_MEMCPY3D& c) {
   copy.Height = std::max<size_t>(copy.Height, 1);
   copy.Depth = std::max<size_t>(copy.Depth, 1);
   const auto [to, from] = Sides3D(&copy);
-  KeepWhereAllocated(to, from);
   AddRows(to.base, to.bytes, to.bytes, 1, true);
   AddRows(from.base, from.bytes, from.bytes, 1, false);
 }

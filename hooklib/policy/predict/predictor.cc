@@ -7,11 +7,9 @@ namespace sluice::policy {
 
 void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* const> set, uint64_t now,
                            uint32_t live_chunks) {
-  if (log_.empty()) {
-    log_.Allocate(kLogLaunches);
-    refs_.Allocate(kLogReferences);
-    buckets_.Allocate(size_t{1} << (64 - kBucketShift));
-  }
+  if (log_.empty()) log_.Allocate(kLogLaunches);
+  if (refs_.empty()) refs_.Allocate(kLogReferences);  // each may throw
+  if (buckets_.empty()) buckets_.Allocate(size_t{1} << (64 - kBucketShift));
   const uint64_t triple = LaunchHash::Mix(LaunchHash::Mix(last_hashes_[0], last_hashes_[1]), set_hash);
   last_hashes_[0] = last_hashes_[1];
   last_hashes_[1] = set_hash;
