@@ -2,9 +2,11 @@
 
 import os
 import re
+import subprocess
 import sys
+import tempfile
 
-from engine_rig import DEBUG, GIB, LARGE, ROOT, SMALL, Skipped, expect, is_sanitized, main, run, test
+from engine_rig import DEBUG, GIB, LARGE, ROOT, SMALL, Skipped, built, expect, is_sanitized, main, run, test
 
 ITERATIONS = "many_iterations_over_blocks"
 # What the exit line has beside the metrics of proto/counters.def.
@@ -89,6 +91,20 @@ def disk_full_while_recording():
     hooked = run("iterations_over_blocks", LARGE, env={"SLUICE_RECORD": "/dev/full"})
     expect(hooked.out == run("iterations_over_blocks").out, "the program runs on", str(hooked))
     expect(len(lines_with(hooked.err, "/dev/full")) == 1, "the failure is logged once", hooked.err)
+
+
+@test
+def array_copies_are_recorded():
+    def events(rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            recorded = f"{folder}/recorded.sltrace"
+            run("copies_beside_an_array", LARGE, env={"SLUICE_RECORD": recorded, "ROUNDS": str(rounds)})
+            command = [str(built("bin", "sluice-trace")), "info", recorded]
+            text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            return int(re.search(r"(\d+) events", text)[1])
+
+    few, more = events(1), events(6)
+    expect(more - few == 10, "five copies to the array and five back", f"{few} and {more} events")
 
 
 @test

@@ -1,4 +1,5 @@
 // Arrays, textures and surfaces: memory that kernels and copies reach by handles instead of pointers.
+#include <cstdlib>
 #include <cstring>
 
 #include "test/engine/scenario.h"
@@ -267,4 +268,20 @@ SCENARIO(batch_copies_to_discarded_memory) {
   OK(cuMemcpyBatchAsync(&to, &source, &size, 1, &attributes, &index, 1, copying));
   PrintDigest("to", to, kBytes);
   PrintDigest("other", other, 23 * kMiB);
+}
+
+// ROUNDS: so many copies to an array, and as many back.
+SCENARIO(copies_beside_an_array) {
+  Card card;
+  const char* const rounds = std::getenv("ROUNDS");
+  const CUdeviceptr block = Alloc(4 * kMiB);
+  CUarray array = nullptr;
+  const CUDA_ARRAY_DESCRIPTOR words{1024, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1};
+  OK(cuArrayCreate(&array, &words));
+  OK(cuMemsetD8(block, 1, 4 * kMiB));
+  for (int i = 0; i < (rounds != nullptr ? std::atoi(rounds) : 1); ++i) {
+    OK(cuMemcpyDtoA(array, 0, block, 4096));
+    OK(cuMemcpyAtoD(block + kMiB, array, 0, 4096));
+  }
+  OK(cuArrayDestroy(array));
 }
