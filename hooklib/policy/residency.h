@@ -37,7 +37,7 @@ class Residency : public RemoteAccess {
   void RemoveArena(Extent arena);
   void NotePopulated(Extent range);  // the same of a part, whose chunks were not resident
   // Another GPU is about to write the range, and its pages are made here: chunks that were never written count as
-  // resident. An excess is evicted by the next launch here, or after ten idle seconds: rather behind that write.
+  // resident.
   void NoteWrittenElsewhere(Extent range);
   void AddLive(Extent range);
   // `owner`: the live allocation that holds the range, if its application freed the range itself (PyTorch's report).

@@ -228,7 +228,11 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
       if ((b->accessed_by & bit) != 0 && is_preferred_by_other) {
         const uint32_t fresh = missing & ~(b->host | b->resident);
         const double rate = profile_.FaultGbps(op->kind_of_kernel);
-        if (fresh != 0 && MoveIn(b->preferred, part, fresh, rate, false, t, true) < 0) b->host |= fresh;
+        if (writes && (fresh & b->discarded) != 0) ReportWriteOfDiscarded(*s, *op, *a, part.address - a->base);
+        if (fresh != 0 && MoveIn(b->preferred, part, fresh, rate, false, t, true) < 0) {
+          SharedState::Lock lock(state_);
+          memory_.PopulateOnHost(b, part, fresh);
+        }
       }
       const uint32_t elsewhere = b->host | (b->card == card ? 0 : b->resident);
       const bool stays = b->preferred == kHostCard && !b->read_mostly;

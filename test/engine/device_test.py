@@ -25,7 +25,19 @@ scenario("contexts", of="contexts_release_their_memory", pressed=None)
 scenario("fork_before_cuda", evicts=False)
 scenario("fork_after_cuda")
 scenario("discarded_by_one_gpu_written_by_another", profile="two-gpu")
-for kind in ("copy", "synchronous", "peer", "box", "batch", "host", "memset", "captured", "host_node", "memset_node"):
+for kind in (
+    "copy",
+    "synchronous",
+    "peer",
+    "box",
+    "batch",
+    "host",
+    "memset",
+    "captured",
+    "host_node",
+    "changed_node",
+    "memset_node",
+):
     for unused in ({}, {"UNUSED": "1"}):
         scenario(
             f"copies_of_another_gpu_{kind}{'_unused' if unused else ''}",

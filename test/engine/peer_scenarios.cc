@@ -96,6 +96,16 @@ SCENARIO(copies_of_another_gpu) {
       writes ? box.srcHost = host : box.dstHost = host;
       CUgraphNode node = nullptr;
       LaunchOnce(s1, [&](CUgraph graph) { OK(cuGraphAddMemcpyNode(&node, graph, nullptr, 0, &box, second.context)); });
+    } else if (kind == "changed_node") {  // with the other GPU's context current
+      CUDA_MEMCPY3D box = Box(own, own);
+      CUgraphNode node = nullptr;
+      LaunchOnce(s1, [&](CUgraph graph) {
+        OK(cuGraphAddMemcpyNode(&node, graph, nullptr, 0, &box, second.context));
+        box = Box(to, from);
+        OK(cuCtxSetCurrent(first.context));
+        OK(cuGraphMemcpyNodeSetParams(node, &box));
+        OK(cuCtxSetCurrent(second.context));
+      });
     } else if (kind == "memset_node") {
       CUgraphNodeParams params{};
       params.type = CU_GRAPH_NODE_TYPE_MEMSET;

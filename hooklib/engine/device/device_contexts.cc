@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/budget_follower.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/device/ending_contexts.h"
@@ -32,8 +33,11 @@ void Device::AddPeer(CUdevice peer) {
 }
 
 void Device::NoteWrittenByPeer(memory::Extent range) {
-  DeviceLock lock(mutex);
-  residency.NoteWrittenElsewhere(range);
+  {
+    DeviceLock lock(mutex);
+    residency.NoteWrittenElsewhere(range);
+  }
+  if (OverCapacity()) WakeFollower();  // this GPU may have no work of its own, whose plans would evict
 }
 
 void Device::ContextEnds(CUcontext handle) {

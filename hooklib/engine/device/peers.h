@@ -7,14 +7,15 @@
 
 namespace sluice {
 
-enum class Access : uint8_t { kRead, kWrite };
+// kWriteNow: the work is queued next. Pages that it makes count where they are made.
+enum class Access : uint8_t { kAny, kWriteNow };
 
 // Before a copy or memset of `user` is queued, or becomes a node of a graph. Without peer access it is legal, too, and
 // the driver moves managed memory to the copying GPU then, beyond that GPU's budget (two H200s, driver 580). So the
-// memory stays where it was allocated, and the user maps it; where it cannot, the memory still moves. The application's
-// own managed memory moves as it would without the hook. Takes the lock of the memory's device. Thread-safe.
-void KeepWhereAllocated(const Device* user, const memory::Extent& range, Access access);
-// The same for a node in the context; null: the current one.
+// memory stays where it was allocated, and the user maps it; where it cannot, the memory still moves. Ranges of the
+// application's own managed memory are no reason for this. Takes the lock of the memory's device. Thread-safe.
+void KeepWhereAllocated(Device* user, const memory::Extent& range, Access access);
+// The same for a node in the context; null: of any GPU that works.
 void KeepWhereAllocated(CUcontext context, const memory::Extent& to, const memory::Extent& from);
 
 }  // namespace sluice

@@ -39,8 +39,9 @@ class Batch {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (!IsCapturing(*stream)) NoteWrites();
-    for (const Extent& range : reads_) KeepWhereAllocated(stream->device, range, Access::kRead);
-    for (const Extent& range : writes_) KeepWhereAllocated(stream->device, range, Access::kWrite);
+    const Access writes = IsCapturing(*stream) ? Access::kAny : Access::kWriteNow;
+    for (const Extent& range : reads_) KeepWhereAllocated(stream->device, range, Access::kAny);
+    for (const Extent& range : writes_) KeepWhereAllocated(stream->device, range, writes);
     stream->copies.fetch_add(1, std::memory_order_relaxed);
     Work work;
     work.stream = stream;

@@ -89,8 +89,8 @@ CUresult RunCopy(Stream* stream, std::array<Extent, 2> touched, Source source, I
     if (touched[0].bytes >= kMinNotedBytes && MayBeTracked(touched[0].base))
       stream->device->NoteUnplannedWrite(touched[0], copy);
   }
-  KeepWhereAllocated(stream->device, touched[0], Access::kWrite);
-  KeepWhereAllocated(stream->device, touched[1], Access::kRead);
+  KeepWhereAllocated(stream->device, touched[0], IsCapturing(*stream) ? Access::kAny : Access::kWriteNow);
+  KeepWhereAllocated(stream->device, touched[1], Access::kAny);
   stream->copies.fetch_add(1, std::memory_order_relaxed);
   const bool is_watched = !is_planned && stream->device->watches_use.load(std::memory_order_relaxed);
   if (!is_planned && !is_watched) return RunCounted(stream, issue);

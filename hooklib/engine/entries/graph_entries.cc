@@ -10,6 +10,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/graph_memory.h"
+#include "hooklib/engine/device/peers.h"
 #include "hooklib/engine/entries/node_ranges.h"
 #include "hooklib/engine/entries/value_nodes.h"
 #include "hooklib/engine/execute/value_graphs.h"
@@ -80,6 +81,15 @@ void RecordNodes(const Stream& stream, CUgraphExec executable) {
   RecordGraphLaunch(stream, executable, nodes);
 }
 
+// Notes the ranges that the graph's copies and memsets write in memory of other GPUs.
+void NoteWritesElsewhere(const Stream& stream, const RankedReaches& ranked) {
+  for (const libraries::Reach& reach : ranked.reaches) {
+    const bool is_part = reach.end != libraries::Reach::kAll && reach.end > reach.begin;
+    if (is_part && !reach.only_read)
+      KeepWhereAllocated(stream.device, {reach.begin, reach.end - reach.begin}, Access::kWriteNow);
+  }
+}
+
 template <typename Issue>
 CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue issue) {
   Stream* stream = FindStream(handle, ptsz);
@@ -88,8 +98,9 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
   LaunchToken token(stream, [&] { return reinterpret_cast<uintptr_t>(executable) | 1; });
   const auto run = [&] { return token.Run(issue); };
   if (Recording()) RecordNodes(*stream, executable);
-  const bool is_planned = NeedsRunWork(stream);
-  if (!is_planned && !stream->device->watches_use.load(std::memory_order_relaxed)) return RunCounted(stream, run);
+  const bool is_planned = NeedsRunWork(stream), may_reach_others = Devices().size() > 1 && !IsCapturing(*stream);
+  if (!is_planned && !may_reach_others && !stream->device->watches_use.load(std::memory_order_relaxed))
+    return RunCounted(stream, run);
   std::shared_ptr<const RankedReaches> ranked;
   Work work;
   work.stream = stream;
@@ -111,6 +122,7 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
     if (checks_size) stream->device->LogIfTooLarge(ranked->reaches);
     work.reaches = ranked->reaches;
     work.hot_reaches = ranked->hot_count;
+    if (may_reach_others) NoteWritesElsewhere(*stream, *ranked);
   }
   if (is_planned) return RunWork(work, run);
   stream->device->NoteUse(work);
