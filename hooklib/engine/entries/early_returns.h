@@ -23,26 +23,24 @@ std::optional<CUresult> QueueInstead(const CUDA_MEMCPY2D* c, bool per_thread);
 
 // Copies of `n` bytes between device memory and an array, from `offset` bytes of its first row on.
 inline CUDA_MEMCPY2D RowTo(CUarray array, size_t offset, CUdeviceptr from, size_t n) {
-  CUDA_MEMCPY2D c{};
-  c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-  c.srcDevice = from;
-  c.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-  c.dstArray = array;
-  c.dstXInBytes = offset;
-  c.srcPitch = c.WidthInBytes = n;
-  c.Height = 1;
-  return c;
+  return {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+          .srcDevice = from,
+          .srcPitch = n,
+          .dstXInBytes = offset,
+          .dstMemoryType = CU_MEMORYTYPE_ARRAY,
+          .dstArray = array,
+          .WidthInBytes = n,
+          .Height = 1};
 }
 inline CUDA_MEMCPY2D RowFrom(CUarray array, size_t offset, CUdeviceptr to, size_t n) {
-  CUDA_MEMCPY2D c{};
-  c.srcMemoryType = CU_MEMORYTYPE_ARRAY;
-  c.srcArray = array;
-  c.srcXInBytes = offset;
-  c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-  c.dstDevice = to;
-  c.dstPitch = c.WidthInBytes = n;
-  c.Height = 1;
-  return c;
+  return {.srcXInBytes = offset,
+          .srcMemoryType = CU_MEMORYTYPE_ARRAY,
+          .srcArray = array,
+          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+          .dstDevice = to,
+          .dstPitch = n,
+          .WidthInBytes = n,
+          .Height = 1};
 }
 
 }  // namespace sluice

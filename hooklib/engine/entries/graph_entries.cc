@@ -98,7 +98,9 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
   LaunchToken token(stream, [&] { return reinterpret_cast<uintptr_t>(executable) | 1; });
   const auto run = [&] { return token.Run(issue); };
   if (Recording()) RecordNodes(*stream, executable);
-  const bool is_planned = NeedsRunWork(stream), may_reach_others = Devices().size() > 1 && !IsCapturing(*stream);
+  const bool is_planned = NeedsRunWork(stream);
+  // Set at the latest where a node got memory of another GPU.
+  const bool may_reach_others = g_several_devices_work.load(std::memory_order_relaxed) && !IsCapturing(*stream);
   if (!is_planned && !may_reach_others && !stream->device->watches_use.load(std::memory_order_relaxed))
     return RunCounted(stream, run);
   std::shared_ptr<const RankedReaches> ranked;
