@@ -5,6 +5,11 @@
 
 namespace sluice::policy {
 
+void ChunkNotes::NotePrefetched(Chunk* chunk) {
+  chunk->SetPrefetched(true);
+  queues_[chunk->fetch_stream()].prefetched_bytes += kChunkBytes;
+}
+
 void ChunkNotes::EndPrefetch(Chunk* chunk) {
   if (!chunk->prefetched()) return;
   chunk->SetPrefetched(false);

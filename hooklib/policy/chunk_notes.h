@@ -31,6 +31,9 @@ class ChunkNotes : public PlanBuilder {
   void MapRemote(Chunk* chunk);
   void UnmapRemote(Chunk* chunk);
   void UnmapForFetch(Chunk* chunk);
+  // Its fetch is for launches to come. Until one of the fetch's stream has waited for it nothing orders an eviction
+  // behind it.
+  void NotePrefetched(Chunk* chunk);
   void EndPrefetch(Chunk* chunk);
   void EndPromotion(Chunk* chunk);
 };

@@ -29,6 +29,7 @@ class BruteCard final : public memory::Timeline {
     uint64_t gpu = 0, host = 0;       // the writes that the two sides hold; 0: undefined
     uint64_t truth = 0;               // the newest write
     std::vector<memory::Mark> users;  // work that may not be over
+    std::vector<memory::Mark> left_out_users;
   };
   // A launch names these chunks. `fresh`: those whose contents it does not need.
   struct Launch {
@@ -36,6 +37,7 @@ class BruteCard final : public memory::Timeline {
     std::vector<uint64_t> set;
     std::set<uint64_t> fresh;
     bool writes = true;
+    std::set<uint64_t> left_out{};  // taken not to be touched: it may be evicted meanwhile, though not discarded
   };
 
   explicit BruteCard(uint64_t chunks) : pages_(chunks) {}
@@ -47,6 +49,9 @@ class BruteCard final : public memory::Timeline {
     const auto is_fetched = [](const Page& p) { return p.on_gpu && !p.faulted && !p.evictions && !p.discarded; };
     return static_cast<uint64_t>(std::count_if(pages_.begin(), pages_.end(), is_fetched));
   }
+
+  // The addresses of chunks that faults have brought since the last call.
+  std::vector<Va> TakeFaults() { return std::exchange(faults_, {}); }
 
   // The engine's steps for a launch (WorkScope::CarryOut, End), in its order.
   Seq Queue(const Plan& plan, const Launch& launch) {
@@ -71,12 +76,18 @@ class BruteCard final : public memory::Timeline {
     const Seq seq = ++lane.seq;
     lane.work.push_back({.action = Action::kLaunch, .after_in = plan.wait_in, .seq = seq, .launch = launch});
     ++lane.queued_work;
-    for (const uint64_t chunk : launch.set) page(chunk).users.push_back({launch.stream, seq});
+    for (const uint64_t chunk : launch.set) {
+      Page& p = page(chunk);
+      (launch.left_out.contains(chunk) ? p.left_out_users : p.users).push_back({launch.stream, seq});
+    }
     if (plan.evict_after_op) {
       Expect(plan.evict_after_op == ++lane.out_op, "evictions behind a launch have another number");
       CheckRuns(plan.evict_after);
       for (const Extent& run : plan.evict_after) Each(run, [](Page& p) { ++p.evictions; });
-      lane.out.push_back({.action = Action::kEvictBehind, .runs = plan.evict_after, .after_work = lane.queued_work});
+      lane.out.push_back({.action = Action::kEvictBehind,
+                          .runs = plan.evict_after,
+                          .after_work = lane.queued_work,
+                          .number = ++queued_});
     }
     return seq;
   }
@@ -90,11 +101,7 @@ class BruteCard final : public memory::Timeline {
     std::vector<std::pair<Lane*, int>> ready;
     for (auto& [id, lane] : lanes_) {
       for (int which = 0; which < 3; ++which) {
-        const std::deque<Entry>& queue = lane.Get(which);
-        if (queue.empty()) continue;
-        const Entry& next = queue.front();
-        if (lane.in_done >= next.after_in && lane.out_done >= next.after_out && lane.work_done >= next.after_work)
-          ready.push_back({&lane, which});
+        if (lane.IsReady(which)) ready.push_back({&lane, which});
       }
     }
     if (ready.empty()) {
@@ -105,7 +112,7 @@ class BruteCard final : public memory::Timeline {
     const auto [lane, which] = ready[(*random)() % ready.size()];
     const Entry entry = lane->Get(which).front();
     lane->Get(which).pop_front();
-    CarryOut(entry);
+    CarryOut(entry, *lane);
     ++(which == 0 ? lane->work_done : which == 1 ? lane->in_done : lane->out_done);
     if (entry.action == Action::kLaunch) lane->done = entry.seq;
     return true;
@@ -134,6 +141,7 @@ class BruteCard final : public memory::Timeline {
     // Of the same stream: operations of its in and out queue, and entries of its work, that come first.
     uint64_t after_in = 0, after_out = 0, after_work = 0;
     bool populates = false;  // ends a discard
+    uint64_t number = 0;     // of fetches and evictions, in the order in which they were queued
     Seq seq = 0;
     Launch launch{};
   };
@@ -142,12 +150,17 @@ class BruteCard final : public memory::Timeline {
     uint64_t queued_work = 0, work_done = 0, in_op = 0, in_done = 0, out_op = 0, out_done = 0;
     Seq seq = 0, done = 0;
     std::deque<Entry>& Get(int which) { return which == 0 ? work : which == 1 ? in : out; }
+    bool IsReady(int which) {
+      const std::deque<Entry>& queue = Get(which);
+      return !queue.empty() && in_done >= queue.front().after_in && out_done >= queue.front().after_out &&
+             work_done >= queue.front().after_work;
+    }
   };
 
   void Do(Lane* lane, const Entry& entry) {
     if (entry.runs.empty()) return;
     const auto discards = [](const Entry& other) { return other.action == Action::kDiscard; };
-    if (std::none_of(lane->work.begin(), lane->work.end(), discards)) return CarryOut(entry);
+    if (std::none_of(lane->work.begin(), lane->work.end(), discards)) return CarryOut(entry, *lane);
     lane->work.push_back(entry);
     ++lane->queued_work;
   }
@@ -162,24 +175,34 @@ class BruteCard final : public memory::Timeline {
       Expect(i == 0 || runs[i - 1].end() < runs[i].base, "runs are not sorted and joined");
     }
   }
-  void Forget(Page* p) {
-    std::erase_if(p->users, [this](const memory::Mark& mark) { return Done(mark); });
-  }
   // Users that are not over may only be of this stream (0: of none), up to this position.
-  void CheckUsers(Page& p, StreamId stream, Seq up_to, const char* promise) {
-    Forget(&p);
-    for (const memory::Mark& mark : p.users) Expect(mark.stream == stream && mark.seq <= up_to, promise);
+  void CheckUsers(std::vector<memory::Mark>* users, StreamId stream, Seq up_to, const char* promise) {
+    std::erase_if(*users, [this](const memory::Mark& mark) { return Done(mark); });
+    for (const memory::Mark& mark : *users) Expect(mark.stream == stream && mark.seq <= up_to, promise);
   }
   void CheckDiscard(Page& p, StreamId stream) {
     Expect(!p.live, "live contents are discarded");
-    CheckUsers(p, stream, lanes_[stream].seq, "a chunk is discarded that unfinished work of another stream uses");
+    for (auto* const users : {&p.users, &p.left_out_users})
+      CheckUsers(users, stream, lanes_[stream].seq, "a chunk is discarded that unfinished work of another stream uses");
+  }
+  static bool Names(const std::vector<Extent>& runs, Va chunk) {
+    return std::any_of(runs.begin(), runs.end(), [chunk](const Extent& run) { return chunk - run.base < run.bytes; });
+  }
+  // An eviction may not run before a fetch that its queue's stream planned first: the chunk would stay.
+  static void CheckNotOvertaken(const Entry& eviction, const Lane& lane, Va chunk) {
+    for (const Entry& fetch : lane.in)
+      Expect(fetch.number > eviction.number || !Names(fetch.runs, chunk), "an eviction overtakes an earlier fetch");
+  }
+  // Nor may a transfer run beside a discard.
+  void CheckUnmovedNow(Va chunk) {
+    for (auto& [id, lane] : lanes_) {
+      for (const int which : {1, 2})
+        Expect(!lane.IsReady(which) || !Names(lane.Get(which).front().runs, chunk), "a chunk is discarded in transfer");
+    }
   }
   // No queue may move a chunk that is discarded. Its own stream's come before a discard in the stream's order.
   void CheckUnmoved(Va chunk, StreamId stream) {
-    const auto moves = [chunk](const Entry& entry) {
-      return std::any_of(entry.runs.begin(), entry.runs.end(),
-                         [chunk](const Extent& run) { return chunk - run.base < run.bytes; });
-    };
+    const auto moves = [chunk](const Entry& entry) { return Names(entry.runs, chunk); };
     for (const auto& [id, lane] : lanes_) {
       if (id == stream) continue;
       Expect(std::none_of(lane.out.begin(), lane.out.end(), moves),
@@ -212,7 +235,7 @@ class BruteCard final : public memory::Timeline {
     for (const Extent& run : step.drop) {
       Each(run, [&](Page& p) {
         Expect(p.duplicate && (!p.on_gpu || p.gpu == p.host), "a chunk is dropped whose host copy is another");
-        CheckUsers(p, 0, 0, "a duplicate is dropped that unfinished work uses");
+        CheckUsers(&p.users, 0, 0, "a duplicate is dropped that unfinished work uses");
         p.duplicate = p.on_gpu = p.faulted = false;
       });
     }
@@ -228,16 +251,23 @@ class BruteCard final : public memory::Timeline {
       Expect(step.out_after <= lane.seq, "an eviction waits for later work");
       for (const Extent& run : step.evict) {
         Each(run, [&](Page& p) {
-          CheckUsers(p, stream, step.out_after, "a victim is used by unfinished work that its eviction does not await");
+          CheckUsers(&p.users, stream, step.out_after,
+                     "a victim is used by unfinished work that its eviction does not await");
         });
       }
-      lane.out.push_back({.action = Action::kEvict, .runs = step.evict, .after_work = WorkOf(lane, step.out_after)});
+      lane.out.push_back({.action = Action::kEvict,
+                          .runs = step.evict,
+                          .after_work = WorkOf(lane, step.out_after),
+                          .number = ++queued_});
     }
     if (step.in_op) {
       Expect(step.in_op == ++lane.in_op, "a fetch has another number");
       Expect(step.in_after_out <= lane.out_op, "a fetch waits for an eviction that is not queued");
-      lane.in.push_back(
-          {.action = Action::kFetch, .runs = step.fetch, .after_out = step.in_after_out, .after_work = behind});
+      lane.in.push_back({.action = Action::kFetch,
+                         .runs = step.fetch,
+                         .after_out = step.in_after_out,
+                         .after_work = behind,
+                         .number = ++queued_});
     }
   }
   // Entries of the stream up to this position.
@@ -250,7 +280,13 @@ class BruteCard final : public memory::Timeline {
     }
     return entries;
   }
-  void CarryOut(const Entry& entry) {
+  void CarryOut(const Entry& entry, const Lane& lane) {
+    for (const Extent& run : entry.runs) {
+      for (Va va = run.base; va < run.end(); va += kChunkBytes) {
+        if (entry.action == Action::kDiscard || entry.action == Action::kRepopulate) CheckUnmovedNow(va);
+        if (entry.number && entry.action != Action::kFetch) CheckNotOvertaken(entry, lane, va);
+      }
+    }
     for (const Extent& run : entry.runs) {
       Each(run, [&](Page& p) {
         switch (entry.action) {
@@ -285,6 +321,7 @@ class BruteCard final : public memory::Timeline {
       if (!p.on_gpu && !p.mapped) {  // a fault brings it
         p.on_gpu = p.faulted = true;
         p.gpu = p.host;
+        faults_.push_back(kBase + chunk * kChunkBytes);
       }
       uint64_t& contents = p.on_gpu ? p.gpu : p.host;
       Expect(launch.fresh.contains(chunk) || !p.truth || contents == p.truth, "a launch finds lost contents");
@@ -296,7 +333,8 @@ class BruteCard final : public memory::Timeline {
 
   std::vector<Page> pages_;
   std::map<StreamId, Lane> lanes_;
-  uint64_t writes_ = 0;
+  std::vector<Va> faults_;
+  uint64_t writes_ = 0, queued_ = 0;
 };
 
 }  // namespace sluice::policy

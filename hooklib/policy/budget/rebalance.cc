@@ -41,6 +41,7 @@ const Plan& Residency::RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_
   std::sort(wanted.begin(), middle, by_use);
   for (size_t i = 0; i < count; ++i) {
     FetchResident(wanted[i], queue, &plan_.now);
+    NotePrefetched(wanted[i]);
     candidates_.Unrank(wanted[i]);
   }
   FinishStep(queue, &plan_.now);

@@ -52,7 +52,7 @@ class Fetches : public Eviction {
   void PrefetchFar(StreamQueues* queues, StreamId stream);
   void EvictProactively(const StreamQueues& queues, StreamId stream);
   bool ShouldPrefetch(Chunk* chunk, uint64_t id, StreamId stream);
-  void PrefetchChunk(Chunk* chunk, uint64_t at, StreamQueues* queues, StreamId stream);
+  void PrefetchChunk(Chunk* chunk, uint64_t at, StreamId stream);
 };
 
 }  // namespace sluice::policy

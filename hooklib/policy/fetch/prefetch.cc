@@ -44,11 +44,10 @@ bool Fetches::ShouldPrefetch(Chunk* chunk, uint64_t id, StreamId stream) {
          timeline_->OutDone(chunk->evict_stream(), chunk->evict_op());
 }
 
-void Fetches::PrefetchChunk(Chunk* chunk, uint64_t at, StreamQueues* queues, StreamId stream) {
+void Fetches::PrefetchChunk(Chunk* chunk, uint64_t at, StreamId stream) {
   UnmapForFetch(chunk);
   FetchResident(chunk, stream, &plan_.ahead);
-  chunk->SetPrefetched(true);
-  queues->prefetched_bytes += kChunkBytes;
+  NotePrefetched(chunk);
   chunk->next_use = at;
   candidates_.Unrank(chunk);
 }
@@ -84,7 +83,7 @@ void Fetches::PrefetchNear(StreamQueues* queues, StreamId stream) {
       if (!ShouldPrefetch(chunk, id, stream)) continue;
       if (Room(stream) < kChunkBytes && (budget_rising_ || MakeRoomAgain(stream, kChunkBytes, at, &plan_.ahead) == 0))
         return;
-      PrefetchChunk(chunk, at, queues, stream);
+      PrefetchChunk(chunk, at, stream);
     }
   }
 }
@@ -110,7 +109,7 @@ void Fetches::PrefetchFar(StreamQueues* queues, StreamId stream) {
         far_paused_until_ = now_ + kFarPauseLaunches;
         return queues->predictor.RevisitLast();
       }
-      PrefetchChunk(chunk, at, queues, stream);
+      PrefetchChunk(chunk, at, stream);
     }
   }
 }

@@ -98,7 +98,10 @@ void Residency::NoteSet(const PlannedLaunch& launch, Seq seq) {
   bytes_since_graph_ += bytes_since_graph;
   if (!needs_more) return;
   for (Chunk* chunk : set_) {
-    if (chunk->prefetched()) EndPrefetch(chunk);
+    // Another stream's launch did not wait for the fetch.
+    if (chunk->prefetched() &&
+        (chunk->fetch_stream() == stream || timeline_->InDone(chunk->fetch_stream(), chunk->fetch_op())))
+      EndPrefetch(chunk);
     if (chunk->use[0].stream != stream && chunk->use[1].stream != stream) NoteUse(chunk, {stream, seq});
     if (chunk->resident()) candidates_.Unrank(chunk);
   }

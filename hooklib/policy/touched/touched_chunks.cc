@@ -250,6 +250,7 @@ void TouchedChunks::FetchTouched(StreamId stream) {
     if (chunk && chunk->resident() && !chunk->is_whole() && !chunk->fetch_op()) {
       chunk->FetchWhole();
       FetchChunk(chunk, stream, &plan_.now);
+      NotePrefetched(chunk);
     }
   }
   touched_late_.clear();
