@@ -30,6 +30,7 @@ from played_agent import Agent, budget_frame, welcome
 scenario("impossible_sizes_are_refused", evicts=False)
 scenario("calls_return_in_a_forked_child", evicts=False)
 scenario("impossible_copies_are_refused")
+scenario("threads_of_the_engine_are_named", evicts=False)
 scenario("batches_of_values_are_refused_whole")
 scenario("storm_at_the_budget", of="many_threads_at_the_budget", evicts=False)
 scenario("reset_of_a_retained_context", evicts=False)

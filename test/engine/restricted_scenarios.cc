@@ -1,9 +1,13 @@
-// Programs at limits of their own: no descriptor is left, or threads end while they call.
+// Programs at limits of their own: no descriptor is left, or threads end while they call. And the engine's threads.
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "test/engine/scenario.h"
@@ -32,6 +36,23 @@ SCENARIO(descriptors_used_up) {
   for (const int file : taken) close(file);
   PrintDigest("first", first, 384 * kMiB);
   for (const CUdeviceptr block : blocks) PrintDigest("block", block, 64 * kMiB);
+}
+
+// The engine's threads carry its name, for `top -H` and a debugger.
+SCENARIO(threads_of_the_engine_are_named) {
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr block = Alloc(384 * kMiB);
+  card.Named(s, {Update(block, 384 * kMiB, 1)});
+  OK(cuStreamSynchronize(s));
+  bool is_named = false;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(thread.path() / "comm");
+    std::string name;
+    is_named |= std::getline(file, name) && name.starts_with("sluice");
+  }
+  EXPECT(is_named == (std::getenv("SLUICE_GPU_MEMORY") != nullptr));
+  PrintDigest("block", block, 384 * kMiB);
 }
 
 namespace {
