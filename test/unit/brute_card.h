@@ -50,6 +50,13 @@ class BruteCard final : public memory::Timeline {
     return static_cast<uint64_t>(std::count_if(pages_.begin(), pages_.end(), is_fetched));
   }
 
+  // Another GPU writes a chunk that has no pages: they are made here.
+  void WriteElsewhere(uint64_t chunk) {
+    Page& p = page(chunk);
+    Expect(!p.on_gpu, "a chunk is on the GPU that was never fetched");
+    p.on_gpu = p.faulted = true;
+    p.gpu = p.truth = ++writes_;
+  }
   // The addresses of chunks that faults have brought since the last call.
   std::vector<Va> TakeFaults() { return std::exchange(faults_, {}); }
 
