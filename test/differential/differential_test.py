@@ -91,6 +91,8 @@ class Runner:
         done = subprocess.run(command, env=self.environment(mode), capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(command)}: status {done.returncode}\n{done.stderr[-2000:]}")
+        if MODES[mode] is not None and "without limits" in done.stderr:
+            raise SystemExit(f"{' '.join(command)}: not hooked\n{done.stderr[-2000:]}")
         records, seed = {}, None
         for line in done.stdout.splitlines():
             if found := LINE.match(line):
