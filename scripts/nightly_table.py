@@ -20,7 +20,7 @@ The last run of each part of scripts/nightly, which writes this page:
 - `tidy`: clang-tidy of the whole tree, without its static analyzer
 - `analyze`: clang-tidy's static analyzer, of the whole tree
 - `threads`: clang's thread-safety analysis
-- `differential`: random programs, hooked and unhooked (test/differential)
+- `differential`: random programs, hooked and unhooked (test/differential); plans (test/unit/plan_fuzz_test.cc)
 - `thrash`: work that hurts, settled, against demand paging (experiments/bench/thrash_table.py)
 - `cluster`: batch queues and claims on the local cluster, and the product test on Kubernetes' other versions
 - `arm64`: programs and unit tests for arm64 under qemu, and the image index
