@@ -171,6 +171,7 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
   (fault ? figures_[card].fault_bytes : figures_[card].prefetch_in) += in;
   if (fault) uvm_tools_.Count(card, UvmTools::kCardFaults, static_cast<uint64_t>(std::popcount(mask)));
   uvm_tools_.Count(card, UvmTools::kToCard, in);
+  if (fresh != 0 && !fault) timeline_.Span(card, "populate", "populate", t, end, BytesOf(fresh, part.block_bytes));
   if (in != 0) {
     timeline_.Span(card, fault ? "faults" : "prefetch in", fault ? "fault" : "prefetch", t, end, in);
   }

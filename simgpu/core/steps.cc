@@ -267,6 +267,7 @@ Simulator::Result Simulator::StepDiscard(Stream* s, Op* op, int64_t t) {
       }
     }
     figures_[s->card].discarded += dropped;
+    timeline_.Span(s->card, "discard", "discard", t, end, dropped);
     if (!op->discard_too) return {State::kDone, end};
     return {State::kAgain, end};
   }

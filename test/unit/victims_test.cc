@@ -134,6 +134,33 @@ TEST_CASE("free chunks that the GPU still uses make no room for a launch") {
   CHECK_FALSE(probes(true));
 }
 
+TEST_CASE("free chunks that are used again soon stay where another chunk is needed far later") {
+  // Weights of four chunks are used once in an iteration, and three temporary blocks of two in turn: ten chunks in all.
+  constexpr uint64_t kCapacityChunks = 8, kTurns = 120;
+  FakeGpu gpu(10, kCapacityChunks, Prefetch::kPredict);
+  gpu.residency.link().set_slow_write_back(false);
+  gpu.residency.set_in_order(true);
+  const auto block = [](uint64_t turn) { return Chunks(4 + 2 * (turn % 3), 2); };
+  for (uint64_t i = 0; i < 3; ++i) gpu.residency.RemoveLive(block(i), Chunks(4, 6));
+  uint64_t saved = 0, evicted = 0;
+  for (int iteration = 0; iteration < 6; ++iteration) {
+    const auto before = gpu.residency.stats();
+    gpu.Queue({Chunks(0, 4)}, 1, 100);
+    gpu.Finish();
+    for (uint64_t turn = 0; turn < kTurns; ++turn) {
+      gpu.residency.AddLive(block(turn));
+      gpu.Queue({block(turn)}, 1, 101 + 2 * turn);
+      gpu.Finish();
+      gpu.residency.RemoveLive(block(turn), Chunks(4, 6));
+      CHECK(gpu.residency.resident_bytes() <= kCapacityChunks * kChunkBytes);
+    }
+    saved = gpu.residency.stats().bytes_saved - before.bytes_saved;
+    evicted = gpu.residency.stats().bytes_out - before.bytes_out;
+  }
+  CHECK(saved / kChunkBytes <= kTurns / 5);  // each turn discards a block of two otherwise
+  CHECK(evicted / kChunkBytes <= 4);
+}
+
 TEST_CASE("a chunk assumed resident by faults and then freed is not discarded while its eviction is in flight") {
   FakeGpu gpu(12, 4);
   gpu.time.transfers_instant = false;

@@ -100,6 +100,11 @@ class Candidates {
     MakeHeaps();
   }
 
+  // The launch that is predicted to need the last one of those with a prediction; 0: there is none.
+  uint64_t LastPredicted() {
+    DropOutdatedTop(&heap_);
+    return heap_.empty() || heap_.front().rank >= kRankClass ? 0 : heap_.front().rank;
+  }
   // Takes the candidate out that is needed last (`now`: the present launch); false: all others are deferred. The caller
   // evicts it, or hands it to one of the three functions below.
   bool Next(Candidate* first, uint64_t now);

@@ -37,6 +37,8 @@ class Eviction : public Duplicates {
   uint64_t Room(StreamId stream);
   uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step);
   uint64_t MakeRoomAgain(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step);
+  uint64_t FarUse();
+  uint64_t SwapsByDiscard() const;
   uint64_t MakeRoomForFaults(StreamId stream, uint64_t bytes);
   uint64_t Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step);
   void EvictChunk(Chunk* chunk, StreamId stream, PlanStep* step);

@@ -1,4 +1,5 @@
-// Residency, eviction: free chunks are discarded first, then the evictable chunks with the highest rank are evicted.
+// Residency, eviction: free chunks are discarded first, but for those that come back soon, then the evictable chunks
+// with the highest rank are evicted.
 #include <algorithm>
 #include <utility>
 
@@ -10,6 +11,8 @@ namespace {
 
 // The stream waits for a discard in its order: then at least so much is discarded, if there is as much.
 constexpr uint64_t kMinStreamDiscardBytes = uint64_t{32} << 20;
+// Free chunks that are needed soon are passed over, up to so many for one launch.
+constexpr size_t kMaxKept = 2048;
 // Chunks of the newest launches are protected, up to so many.
 constexpr uint64_t kProtectedLaunches = 24;
 constexpr size_t kMaxProtected = 256;
@@ -63,6 +66,7 @@ uint64_t Eviction::Room(StreamId stream) {
 // can reuse the range.
 uint64_t Eviction::DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step, uint64_t keep_until) {
   uint64_t freed = 0, wanted = bytes;
+  size_t kept = 0;
   bool waiting = false;
   for (size_t n = freed_resident_.size(); n > 0 && freed < wanted; --n) {
     Chunk* chunk = freed_resident_.front();
@@ -77,6 +81,7 @@ uint64_t Eviction::DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step,
     }
     if (chunk->next_use > now_ && chunk->next_use < keep_until) {
       freed_resident_.push_back(chunk);
+      if (++kept == kMaxKept) break;
       continue;
     }
     // A fetch is ordered behind the newest eviction of the chunk alone, and faults behind none.
@@ -271,8 +276,31 @@ uint64_t Eviction::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until
 uint64_t Eviction::MakeRoomAgain(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
   Settle();
   CatchUp();
-  const uint64_t discarded = DiscardFreed(bytes, stream, step);
-  return discarded + Evict(stream, bytes - std::min(bytes, discarded), keep_until, step);
+  uint64_t freed = 0;
+  if (const uint64_t far = FarUse(); far) {
+    freed = DiscardFreed(bytes, stream, step, now_ + (far - now_) / SwapsByDiscard());
+    if (freed < bytes) freed += Evict(stream, bytes - freed, std::max(keep_until, far), step);
+  }
+  if (freed < bytes) freed += DiscardFreed(bytes - freed, stream, step);
+  return freed < bytes ? freed + Evict(stream, bytes - freed, keep_until, step) : freed;
+}
+
+// A free chunk that is used again soon is populated and discarded over and over, which in the end costs more than one
+// eviction and one fetch of a chunk that is needed far later. So such a chunk goes first if its next use is so many
+// times farther.
+uint64_t Eviction::SwapsByDiscard() const {
+  return margins::kHysteresis.Of(link_.Cost(Residence::kSwapped, kChunkBytes, 0)) /
+             std::max<uint64_t>(1, link_.Cost(Residence::kDiscarded, kChunkBytes, 0)) +
+         1;
+}
+
+// Chunks that are needed after this launch are needed far later; 0: no free chunk is resident, or none is far.
+uint64_t Eviction::FarUse() {
+  if (freed_resident_.empty() || !can_discard_ || prefetch_ != Prefetch::kPredict) return 0;
+  NoteChange();
+  candidates_.Begin([this](const Chunk& chunk) { return Rank(chunk); });
+  const uint64_t last = candidates_.LastPredicted();
+  return last > now_ + 1 ? now_ + (last - now_) / 2 : 0;
 }
 
 // For a launch that is left to demand faults. It touches little of its set, so its chunks gain next to nothing from
