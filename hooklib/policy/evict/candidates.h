@@ -100,7 +100,8 @@ class Candidates {
     MakeHeaps();
   }
 
-  // The launch that is predicted to need the last one of those with a prediction; 0: there is none.
+  // The farthest predicted launch that needs a candidate; 0: there is none, or some are to be evicted before all
+  // others.
   uint64_t LastPredicted() {
     DropOutdatedTop(&heap_);
     return heap_.empty() || heap_.front().rank >= kRankClass ? 0 : heap_.front().rank;
