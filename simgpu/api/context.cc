@@ -43,6 +43,21 @@ void WaitFor(Call& call, CUcontext c, const char* what) {
   }
 }
 
+std::vector<CUcontext> OtherContextsOf(CUcontext queued_in, uint64_t to, uint64_t from) {
+  const auto context_of = [](uint64_t p) {
+    const Allocation* const a = Sim().memory().Find(p);
+    const bool has_none = a == nullptr || a->kind == MemoryKind::kMapped || PoolOf(*a) != nullptr;
+    return has_none ? nullptr : static_cast<CUcontext>(a->owner);
+  };
+  const CUcontext source = context_of(from), destination = context_of(to);
+  if (source == nullptr || destination == nullptr) return {};
+  std::vector<CUcontext> others;
+  if (source != queued_in) others.push_back(source);
+  const bool reaches = source->card == destination->card || source->peers.count(destination) != 0;
+  if (!reaches && destination != queued_in) others.push_back(destination);
+  return others;
+}
+
 void DestroyContext(Call& call, CUcontext c) {
   Sim().WaitContext(call.lock, c, c->card, "the end of a context");
   {
@@ -355,11 +370,14 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int) {
   BEGIN(1000);
   NEED_CONTEXT();
   NEED(simgpu::ValidContext(peer) && peer->card != context->card, CUDA_ERROR_INVALID_CONTEXT);
+  NEED(context->peers.insert(simgpu::OwnerOf(peer)).second, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
   return CUDA_SUCCESS;
 }
 CUresult cuCtxDisablePeerAccess(CUcontext peer) {
   BEGIN(1000);
+  NEED_CONTEXT();
   NEED(simgpu::ValidContext(peer), CUDA_ERROR_INVALID_CONTEXT);
+  NEED(context->peers.erase(simgpu::OwnerOf(peer)) != 0, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
   return CUDA_SUCCESS;
 }
 

@@ -79,7 +79,9 @@ CUresult Copy(simgpu::Call& call, CUstream stream, CopyWork c, Side to, Side fro
   op->copy = c;
   CUgraphNode node = nullptr;
   simgpu::FencePtr fence;
-  if (wait) op->fence = fence = std::make_shared<simgpu::Fence>();
+  const auto holders =
+      capturing ? std::vector<CUcontext>{} : simgpu::OtherContextsOf(simgpu::OwnerOf(stream->context), c.dst, c.src);
+  if (wait || !holders.empty()) op->fence = fence = std::make_shared<simgpu::Fence>();
   const CUresult r = simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_MEMCPY, &node);
   if (r != CUDA_SUCCESS) return r;
   if (node != nullptr) {
@@ -99,6 +101,10 @@ CUresult Copy(simgpu::Call& call, CUstream stream, CopyWork c, Side to, Side fro
       node->copy.dstHost = reinterpret_cast<void*>(c.dst);
     }
     return CUDA_SUCCESS;
+  }
+  for (const CUcontext holder : holders) {
+    std::erase_if(holder->peer_copies, [](const simgpu::FencePtr& one) { return one->done; });
+    holder->peer_copies.push_back(fence);
   }
   if (wait) Sim().WaitFence(call.lock, fence, "a copy");
   return CUDA_SUCCESS;

@@ -51,6 +51,9 @@ struct CUctx_st {
   std::set<uint64_t> registered;           // host memory, by cuMemHostRegister
   std::vector<simgpu::FencePtr> barriers;  // cuCtxWaitEvent: streams to come wait for them
   simgpu::Stream* gathering = nullptr;     // cuCtxRecordEvent
+  std::set<CUcontext> peers;               // whose memory it may use (cuCtxEnablePeerAccess)
+  // Copies that other contexts' streams hold and that run here: cuMemFree of this context's memory waits for them.
+  std::vector<simgpu::FencePtr> peer_copies;
   // A green context.
   CUcontext parent = nullptr;  // the primary context, which owns its memory, modules and events
   bool converted = false;      // by cuCtxFromGreenCtx; others do not become current

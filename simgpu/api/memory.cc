@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "../core/misuse.h"
 #include "call.h"
@@ -129,7 +130,11 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
   } else {
     const auto owner = static_cast<CUcontext>(a->owner);
     if (owner != nullptr) context = owner;
-    if (context != nullptr) simgpu::WaitFor(call, simgpu::OwnerOf(context), "a context (cuMemFree)");
+    if (context != nullptr) {
+      simgpu::WaitFor(call, simgpu::OwnerOf(context), "a context (cuMemFree)");
+      for (const simgpu::FencePtr& copy : std::exchange(simgpu::OwnerOf(context)->peer_copies, {}))
+        Sim().WaitFence(call.lock, copy, "a copy of another context (cuMemFree)");
+    }
   }
   return simgpu::FreeNow(p);
 }

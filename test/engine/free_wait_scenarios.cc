@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "test/engine/green.h"
 #include "test/engine/host_flag.h"
@@ -47,6 +48,95 @@ SCENARIO(free_waits_for_green_contexts) {
   FreeBehind("blocking", HostFlag(), Blocking());
   FreeBehind("legacy", HostFlag(), CU_STREAM_LEGACY);
   OK(cuGreenCtxDestroy(green));
+}
+
+// A copy runs in the context of its source; without peer access from there to the other GPU it has a part in the
+// destination's, too (two H200s, driver 580). Any free in such a context waits for it.
+SCENARIO(free_waits_for_copies_of_other_contexts) {
+  enum Where { kFirst, kSecond, kOther };  // GPU 0; another context there; GPU 1
+  struct Case {
+    Where stream, from, to, freed;
+    bool waits, waits_with_access;
+  };
+  constexpr Case kCases[] = {
+      {kOther, kFirst, kOther, kFirst, true, true},     {kOther, kOther, kFirst, kFirst, true, false},
+      {kFirst, kFirst, kOther, kOther, true, false},    {kFirst, kOther, kFirst, kOther, true, true},
+      {kOther, kFirst, kFirst, kFirst, true, true},     {kSecond, kFirst, kSecond, kFirst, true, true},
+      {kSecond, kSecond, kFirst, kFirst, false, false}, {kSecond, kFirst, kFirst, kFirst, true, true},
+      {kFirst, kFirst, kSecond, kSecond, false, false}, {kFirst, kSecond, kFirst, kSecond, true, true},
+  };
+  Card first(0);
+  CUcontext contexts[] = {first.context, nullptr, nullptr};
+  OK(CreateContext(&contexts[kSecond], 0));
+  OK(cuDevicePrimaryCtxRetain(&contexts[kOther], 1));
+  CUdeviceptr from[3], to[3];
+  CUstream streams[3];
+  for (int i = 0; i < 3; ++i) {
+    OK(cuCtxSetCurrent(contexts[i]));
+    from[i] = Alloc(32 * kMiB);
+    to[i] = Alloc(32 * kMiB);
+    OK(cuMemsetD8(from[i], static_cast<unsigned char>(i + 1), 32 * kMiB));
+    OK(cuCtxSynchronize());
+    streams[i] = first.Stream();
+  }
+  for (const bool has_access : {false, true}) {
+    if (has_access) {
+      OK(cuCtxSetCurrent(contexts[kFirst]));
+      OK(cuCtxEnablePeerAccess(contexts[kOther], 0));
+      EXPECT(cuCtxEnablePeerAccess(contexts[kOther], 0) == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+      OK(cuCtxSetCurrent(contexts[kOther]));
+      OK(cuCtxEnablePeerAccess(contexts[kFirst], 0));
+    }
+    for (const Case& one : kCases) {
+      OK(cuCtxSetCurrent(contexts[one.freed]));
+      const CUdeviceptr block = Alloc(32 * kMiB);
+      OK(cuCtxSetCurrent(contexts[one.stream]));
+      const HostFlag gate;
+      gate.MakeWait(streams[one.stream]);
+      OK(cuMemcpyDtoDAsync(to[one.to], from[one.from], 32 * kMiB, streams[one.stream]));
+      std::atomic<bool> is_open{false};
+      std::thread opener([&] {
+        usleep(50'000);
+        is_open = true;
+        gate.Set(1);
+      });
+      OK(cuMemFree(block));
+      EXPECT(is_open == (has_access ? one.waits_with_access : one.waits));
+      opener.join();
+      OK(cuStreamSynchronize(streams[one.stream]));
+      PrintDigest("copy", to[one.to], 32 * kMiB);
+    }
+  }
+  OK(cuDevicePrimaryCtxRelease(1));
+}
+
+// The block is freed, and its address given out and written again, right behind the call that copies it to another GPU.
+SCENARIO(freed_behind_a_copy_of_another_gpu) {
+  Card first(0);
+  CUcontext second = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&second, 1));
+  std::vector<CUdeviceptr> from, to;
+  for (uint32_t i = 0; i < 6; ++i) {
+    OK(cuCtxSetCurrent(first.context));
+    from.push_back(Alloc(16 * kMiB));
+    OK(cuMemsetD8(from[i], static_cast<unsigned char>(i + 1), 16 * kMiB));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(second));
+    to.push_back(Alloc(16 * kMiB));
+  }
+  const CUstream stream = first.Stream();
+  for (uint32_t i = 0; i < 6; ++i) {
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemcpyDtoDAsync(to[i], from[i], 16 * kMiB, stream));
+    OK(cuMemFree(from[i]));
+    OK(cuCtxSetCurrent(first.context));
+    from[i] = Alloc(16 * kMiB);
+    OK(cuMemsetD8(from[i], static_cast<unsigned char>(100 + i), 16 * kMiB));
+    OK(cuCtxSynchronize());
+  }
+  OK(cuStreamSynchronize(stream));
+  for (uint32_t i = 0; i < 6; ++i) PrintDigest("copy", to[i], 16 * kMiB);
+  OK(cuDevicePrimaryCtxRelease(1));
 }
 
 // Work that another thread queues meanwhile is not waited for: it may wait for this thread.

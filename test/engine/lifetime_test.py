@@ -43,8 +43,10 @@ scenario("green_contexts", pressed=None)
 scenario("green_contexts_count")
 scenario("calls_from_a_profiler_inside_a_call", modes=ALL_MODES)
 scenario("synchronize_a_named_context", profile="two-gpu", pressed=None)
+scenario("freed_behind_a_copy_of_another_gpu", profile="two-gpu", pressed=80 * MIB)
 for name in (
     "copies_on_a_stream_of_another_gpu",
+    "free_waits_for_copies_of_other_contexts",
     "memory_freed_beside_another_gpu",
     "stream_destroyed_beside_another_gpu",
     "allocations_on_a_stream_of_another_gpu",

@@ -19,6 +19,7 @@ Context* DeviceStreams::ContextFor(CUcontext handle) {
     entry->device = device_;
     entry->managed = std::make_unique<memory::ArenaAllocator>(&fences);
     entry->unevictable = std::make_unique<memory::ArenaAllocator>(&fences);
+    if (contexts.size() > 1) had_several_contexts.store(true, std::memory_order_relaxed);
     if (IsGreenContext(handle)) InheritFromPrimary(entry.get());
   }
   return entry.get();

@@ -22,10 +22,10 @@ struct Awaited {
   bool is_captured;
 };
 
-CUresult AwaitEvent(const Awaited& work) {
+CUresult AwaitEvent(CUevent event, CUcontext owner) {
   const RelaxedCapture relaxed;
-  const ContextScope scope(work.handle);
-  return scope.is_current() ? g_real.cuEventSynchronize(work.event) : CUDA_SUCCESS;  // it ended with its context
+  const ContextScope scope(owner);
+  return scope.is_current() ? g_real.cuEventSynchronize(event) : CUDA_SUCCESS;  // it ended with its context
 }
 
 // All that the context holds now, green contexts' work included. False: a capture is open, which the call would break.
@@ -60,18 +60,57 @@ void DeviceStreams::AwaitByQueries(memory::Mark mark) {
   }
 }
 
+Context* DeviceStreams::FreedIn(memory::Va address) {
+  memory::Va base = 0;
+  const memory::Allocation* const allocation = live.Find(address, &base);
+  if (!allocation || allocation->mapped || allocation->stream_ordered) return nullptr;
+  return OwnerOf(base, allocation->unevictable);
+}
+
+PeerCopy::~PeerCopy() {
+  if (const CUevent one = event) g_real.cuEventDestroy_v2(one);
+}
+
+void DeviceStreams::NotePeerCopy(const Stream& stream, memory::Va address) {
+  const CUcontext queued_in = stream.device->MemoryContext(stream.owner);
+  DeviceLock lock(mutex);
+  Context* const context = FreedIn(address);
+  if (!context || context->handle == queued_in) return;
+  std::shared_ptr<PeerCopy>& copy = context->peer_copies[{stream.device, stream.id}];
+  const bool is_reusable = copy && copy.use_count() == 1 && copy->owner == queued_in;  // no thread waits for it
+  if (!is_reusable) copy = std::make_shared<PeerCopy>(queued_in);
+  const RelaxedCapture relaxed;
+  const ContextScope scope(stream.owner);
+  if (!scope.is_current()) return;
+  CUevent event = copy->event;
+  if (!event && g_real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return;
+  g_real.cuEventRecord(event, stream.handle);
+  copy->event = event;
+}
+
+void DeviceStreams::ForgetPeerCopies(CUcontext owner) {
+  DeviceLock lock(mutex);
+  for (const auto& [handle, context] : contexts) {
+    std::erase_if(context->peer_copies, [&](const auto& one) {
+      if (one.second->owner != owner) return false;
+      one.second->event = nullptr;
+      return true;
+    });
+  }
+}
+
 CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
   CUcontext handle = nullptr;
   std::vector<Awaited> awaited;
+  decltype(Context::peer_copies) peer_copies;
   bool is_hidden = false;
   {
     DeviceLock lock(mutex);
     memory::Va base = 0;
-    const memory::Allocation* const allocation = live.Find(block, &base);
-    if (!allocation || base != block || allocation->mapped || allocation->stream_ordered) return CUDA_SUCCESS;
-    const Context* const owner = OwnerOf(base, allocation->unevictable);
+    const Context* const owner = live.Find(block, &base) && base == block ? FreedIn(block) : nullptr;
     if (!owner) return CUDA_SUCCESS;
     handle = owner->handle;
+    peer_copies = owner->peer_copies;
     ++poll_epoch;
     const RelaxedCapture relaxed;
     bool is_barrier = false;  // an event in the legacy stream would make other streams wait for each other
@@ -108,13 +147,23 @@ CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
   for (const Awaited& work : awaited) {
     if (is_whole || result != CUDA_SUCCESS) break;
     if (work.event) {
-      result = AwaitEvent(work);
+      result = AwaitEvent(work.event, work.handle);
     } else if (work.mark.stream) {
       AwaitByQueries(work.mark);
     }
   }
+  for (const auto& [stream, copy] : peer_copies) {
+    const CUevent event = copy->event;
+    if (result == CUDA_SUCCESS && event) AwaitEvent(event, copy->owner);
+  }
   NoteAnswer(handle, result);
   DeviceLock lock(mutex);
+  if (const auto owner = contexts.find(handle); owner != contexts.end()) {
+    std::erase_if(owner->second->peer_copies, [&](const auto& one) {
+      const auto awaited_copy = peer_copies.find(one.first);
+      return awaited_copy != peer_copies.end() && awaited_copy->second == one.second;
+    });
+  }
   for (const Awaited& work : awaited) {
     if (result != CUDA_SUCCESS) break;
     Stream* const stream = StreamById(work.mark.stream);

@@ -15,7 +15,7 @@ namespace {
 // Whether the user maps memory of the owner. Asked once for each two GPUs. Two threads may ask at once: none goes on
 // before the advice is given.
 bool IsPeer(Device* owner, Device* user) {
-  const uint64_t bit = uint64_t{1} << (user->ordinal % 64);
+  const uint64_t bit = BitOf(*user);
   if (owner->peers_known.load(std::memory_order_acquire) & bit) return owner->peers_that_map.load() & bit;
   // The owner may have no work of its own. Pages that it has discarded must be made again before another GPU writes
   // them.
@@ -67,6 +67,17 @@ void KeepWhereAllocated(CUcontext context, const memory::Extent& to, const memor
     if (scope.is_current()) user = CurrentDevice();
   }
   if (user) keep(user);
+}
+
+void NoteCopied(Stream* stream, const memory::Extent& to, const memory::Extent& from) {
+  if (to.bytes == 0 || from.bytes == 0) return;
+  if (Devices().size() < 2 && !stream->device->had_several_contexts.load(std::memory_order_relaxed)) return;
+  const std::optional<TrackedAddress> source = FindTracked(from.base), destination = FindTracked(to.base);
+  if (!source || !destination || IsCapturing(*stream)) return;
+  source->device->NotePeerCopy(*stream, from.base);
+  const bool reaches = source->device == destination->device ||
+                       (source->device->reaches.load(std::memory_order_relaxed) & BitOf(*destination->device));
+  if (!reaches) destination->device->NotePeerCopy(*stream, to.base);
 }
 
 }  // namespace sluice

@@ -7,6 +7,9 @@
 
 namespace sluice {
 
+// In Device::peers_known and its like.
+inline uint64_t BitOf(const Device& gpu) { return uint64_t{1} << (gpu.ordinal % 64); }
+
 // kWriteNow: the work is queued next. Pages that it makes count where they are made.
 enum class Access : uint8_t { kAny, kWriteNow };
 
@@ -17,6 +20,12 @@ enum class Access : uint8_t { kAny, kWriteNow };
 void KeepWhereAllocated(Device* user, const memory::Extent& range, Access access);
 // The same for a node in the context; null: of any GPU that works.
 void KeepWhereAllocated(CUcontext context, const memory::Extent& to, const memory::Extent& from);
+
+// Behind a copy of the stream, outside a capture. The driver runs a copy inside device memory in the context of its
+// source, and without peer access from there to the other GPU it has a part in the destination's, too (two H200s,
+// driver 580): cuMemFree waits for it there. Takes the locks of the memory's devices. On the stream's thread, if it has
+// one.
+void NoteCopied(Stream* stream, const memory::Extent& to, const memory::Extent& from);
 
 }  // namespace sluice
 

@@ -11,6 +11,7 @@
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/ending_contexts.h"
 #include "hooklib/engine/device/green_contexts.h"
+#include "hooklib/engine/device/peers.h"
 #include "hooklib/engine/device/unmanaged.h"
 #include "hooklib/engine/device/virtual_memory.h"
 #include "hooklib/engine/execute/value_cells.h"
@@ -201,7 +202,10 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
     Device* owner = CurrentDevice();
     CUcontext popped = nullptr;
     g_real.cuCtxPopCurrent_v2(&popped);
-    if (owner) owner->AddPeer(user->ordinal);
+    if (owner) {
+      owner->AddPeer(user->ordinal);
+      user->reaches.fetch_or(BitOf(*owner), std::memory_order_relaxed);
+    }
   }
   return result;
 }

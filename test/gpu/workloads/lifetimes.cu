@@ -367,6 +367,7 @@ int main(int argc, char** argv) {
       {"reset_released", ResetReleased},
       {"contexts_by_threads", ContextsByThreads},
       {"graph_memory", GraphMemory},
+      {"copies_of_other_contexts", CopiesOfOtherContexts},
   };
   const auto it = cases.find(argc == 2 ? argv[1] : "");
   if (it == cases.end()) {

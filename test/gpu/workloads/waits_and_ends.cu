@@ -251,3 +251,62 @@ int GraphMemory() {
   OK(cuStreamSynchronize(s));
   return Result(wrong, 64.0 * launched);
 }
+
+// cuMemFree waits for copies that other contexts' streams hold: a copy runs in the context of its source, and without
+// peer access it has a part in the destination's, too. Blocks that are freed have no part in the copies.
+int CopiesOfOtherContexts() {
+  enum Where { kFirst, kSecond, kOther };  // GPU 0; another context there; GPU 1
+  struct Case {
+    Where stream, from, to, freed;
+    bool waits, waits_with_access;
+  };
+  const Case cases[] = {
+      {kOther, kFirst, kOther, kFirst, true, true},     {kOther, kOther, kFirst, kFirst, true, false},
+      {kFirst, kFirst, kOther, kOther, true, false},    {kFirst, kOther, kFirst, kOther, true, true},
+      {kOther, kFirst, kFirst, kFirst, true, true},     {kSecond, kFirst, kSecond, kFirst, true, true},
+      {kSecond, kSecond, kFirst, kFirst, false, false}, {kFirst, kSecond, kFirst, kSecond, true, true},
+  };
+  int count = 0;
+  OK(cuDeviceGetCount(&count));
+  if (count < 2) {
+    std::printf("SKIP one GPU\n");
+    return 4;
+  }
+  const size_t n = 256 * kMiB;
+  CUcontext contexts[] = {g_context, nullptr, nullptr};
+  OK(cuCtxCreate(&contexts[kSecond], nullptr, 0, 0));
+  OK(cuDevicePrimaryCtxRetain(&contexts[kOther], 1));
+  CUdeviceptr from[3], to[3];
+  CUstream streams[3];
+  for (int i = 0; i < 3; ++i) {
+    OK(cuCtxSetCurrent(contexts[i]));
+    from[i] = Alloc(n);
+    to[i] = Alloc(n);
+    OK(cuMemsetD8(from[i], i + 1, n));
+    OK(cuCtxSynchronize());
+    streams[i] = NewStream();
+  }
+  size_t wrong = 0;
+  for (const bool has_access : {false, true}) {
+    if (has_access) {
+      OK(cuCtxSetCurrent(contexts[kFirst]));
+      OK(cuCtxEnablePeerAccess(contexts[kOther], 0));
+      OK(cuCtxSetCurrent(contexts[kOther]));
+      OK(cuCtxEnablePeerAccess(contexts[kFirst], 0));
+    }
+    for (const Case& one : cases) {
+      OK(cuCtxSetCurrent(contexts[one.freed]));
+      const CUdeviceptr block = Alloc(4 * kMiB);
+      OK(cuCtxSetCurrent(contexts[one.stream]));
+      for (int i = 0; i < 60; ++i) OK(cuMemcpyDtoDAsync(to[one.to], from[one.from], n, streams[one.stream]));
+      OK(cuMemFree(block));
+      const CUresult after = cuStreamQuery(streams[one.stream]);
+      OK(cuStreamSynchronize(streams[one.stream]));
+      const bool is_right =
+          after == ((has_access ? one.waits_with_access : one.waits) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+      if (!is_right) std::fprintf(stderr, "case %td, access %d: %d\n", &one - cases, has_access, after);
+      wrong += !is_right;
+    }
+  }
+  return Result(wrong);
+}

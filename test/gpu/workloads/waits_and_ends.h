@@ -8,5 +8,6 @@ int LateThreads();
 int ResetReleased();
 int ContextsByThreads();
 int GraphMemory();
+int CopiesOfOtherContexts();
 
 #endif  // SLUICE_TEST_GPU_WORKLOADS_WAITS_AND_ENDS_H_
