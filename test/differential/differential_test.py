@@ -78,6 +78,7 @@ class Runner:
             # With a sanitizer the engine reads its settings before the second process can have its own.
             *(["--peers"] if self.options.peers and not self.is_sanitized else []),
             *(["--execs"] if self.options.execs else []),
+            *(["--copies"] if self.options.copies else []),
             *(["--seconds", "150"] if self.is_sanitized else []),
             *self.options.features,
         ]
@@ -182,6 +183,7 @@ def parse(words):
     parser.add_argument("--waits", type=int, default=1, choices=(0, 1), help="0: programs of older seeds")
     parser.add_argument("--peers", type=int, default=1, choices=(0, 1), help="0: programs of older seeds")
     parser.add_argument("--execs", type=int, default=1, choices=(0, 1), help="0: programs of older seeds")
+    parser.add_argument("--copies", type=int, default=1, choices=(0, 1), help="0: programs of older seeds")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--until", type=int, default=0, help="stop after this many seconds")
     parser.add_argument(

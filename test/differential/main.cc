@@ -37,13 +37,13 @@ struct Options {
 };
 
 int Usage(const std::string& wrong) {
-  std::fprintf(
-      stderr,
-      "differential: %s\nusage: differential run FIRST LAST | print SEED | count SEED, with [--ops N] [--drop "
-      "I,J] [--gpus N] "
-      "[--green] [--discard] [--textures] [--forms 5] [--waits] [--peers] [--appends] [--execs] [--text] [--seconds N] "
-      "[--until SECONDS]\n",
-      wrong.c_str());
+  std::fprintf(stderr,
+               "differential: %s\nusage: differential run FIRST LAST | print SEED | count SEED, with [--ops N] [--drop "
+               "I,J] [--gpus N] "
+               "[--green] [--discard] [--textures] [--forms 5] [--waits] [--peers] [--appends] [--execs] [--copies] "
+               "[--text] [--seconds N] "
+               "[--until SECONDS]\n",
+               wrong.c_str());
   return 2;
 }
 
@@ -174,6 +174,8 @@ int main(int argc, char** argv) {
       options.target.appends = true;
     } else if (word == "--execs") {
       options.target.execs = true;
+    } else if (word == "--copies") {
+      options.target.copies = true;
     } else if (word == "--textures") {
       options.target.textures = true;
     } else if (word.rfind("--", 0) == 0) {

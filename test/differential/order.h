@@ -15,6 +15,7 @@ namespace differential {
 struct Stamp {
   int line = -1;
   uint32_t at = 0;
+  bool awaited = false;  // a copy for which cuMemFree of the block waits, whichever context holds it
 };
 
 class Clock {

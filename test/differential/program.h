@@ -126,6 +126,8 @@ struct Target {
   bool appends = false;
   // Programs rely on the order of an executable graph's own launches, in whichever streams.
   bool execs = false;
+  // Programs rely on cuMemFree's wait for copies that other contexts' streams hold.
+  bool copies = false;
   // GPU memory that a program holds at most, in bytes.
   int64_t live_bytes = 256 << 20;
 };

@@ -158,6 +158,7 @@ class World {
   bool HidesWork(int context, int thread) const;
   bool EndContext(const Op& op, Random& random);
   bool Copy(const Op& op, Random& random);
+  void NoteCopied(int to, int from);
   bool Fill(const Op& op, Random& random);
   bool HostCopy(const Op& op, Random& random);
   bool ImageCopy(const Op& op, Random& random);

@@ -5,6 +5,13 @@
 
 namespace differential {
 
+// A copy runs in the context of its source. Between GPUs, without peer access, it has a part in the destination's, too
+// (two H200s, driver 580).
+void World::NoteCopied(int to, int from) {
+  blocks[from].reads.back().awaited = true;
+  blocks[to].write.awaited = contexts[blocks[to].context].device != contexts[blocks[from].context].device;
+}
+
 bool World::Copy(const Op& op, Random& random) {
   const int stream = StreamOf(op, random);
   if (stream < 0 || !Live(op.a) || !Live(op.b) || op.a == op.b || blocks[op.a].host || blocks[op.b].host) return false;
@@ -26,6 +33,7 @@ bool World::Copy(const Op& op, Random& random) {
     const bool whole = width == to.pitch && rows == to.rows;
     const int64_t to_pitch = to.pitch, from_pitch = from.pitch;
     if (!Begin(op, stream, {{op.a, true, whole}, {op.b, false, false}}, random)) return false;
+    if (!captures) NoteCopied(op.a, op.b);
     Emit(now ? kCopy2DNow : kCopy2D, thread, {op.a, to_pitch, op.b, from_pitch, width, rows, number});
     return true;
   }
@@ -43,6 +51,7 @@ bool World::Copy(const Op& op, Random& random) {
   if (form == 4 && (!target_.discard || number <= 2 || contexts[to_context].device != contexts[from_context].device))
     form = 0;
   if (!Begin(op, stream, {{op.a, true, covers}, {op.b, false, false}}, random)) return false;
+  if (!captures) NoteCopied(op.a, op.b);
   switch (form) {
     case 1:
       Emit(kCopyAny, thread, {op.a, to_at, op.b, from_at, length, number});

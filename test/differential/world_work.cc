@@ -170,6 +170,7 @@ bool World::EndBlock(const Op& op, Random& random) {
     if (use.line < 0) continue;
     const int context = streams[lines_[use.line].stream].context;
     if (contexts[context].family == contexts[block.context].family) continue;
+    if (target_.copies && waits && use.awaited) continue;
     if (!OrderHost(use, op.thread, random)) return false;
   }
   if (block.host) {
@@ -193,6 +194,10 @@ bool World::EndBlock(const Op& op, Random& random) {
       const bool is_captured =
           std::any_of(captures.begin(), captures.end(), [](const Capture& one) { return one.open; });
       if (waits && target_.waits && !(is_captured && HidesWork(block.context, op.thread))) HostWaited(block.context);
+      for (const Stamp& use : uses) {
+        const bool is_known = use.line >= 0 && (group_ == 0 || use.line == group_line_);
+        if (target_.copies && waits && use.awaited && is_known) host_.Add(use);
+      }
       // Beside other threads, one of them may have got the address again.
       if (random.OneIn(8) && group_ == 0) Emit(kFreeAgain, op.thread, {op.a});
     }
