@@ -50,11 +50,13 @@ std::vector<CUcontext> OtherContextsOf(CUcontext queued_in, uint64_t to, uint64_
     return has_none ? nullptr : static_cast<CUcontext>(a->owner);
   };
   const CUcontext source = context_of(from), destination = context_of(to);
-  if (source == nullptr || destination == nullptr) return {};
+  if (source == nullptr) return {};
   std::vector<CUcontext> others;
   if (source != queued_in) others.push_back(source);
-  const bool reaches = source->card == destination->card || source->peers.count(destination) != 0;
-  if (!reaches && destination != queued_in) others.push_back(destination);
+  const Allocation* const target = Sim().memory().Find(to);
+  const bool is_apart = destination != nullptr && target->kind != MemoryKind::kManaged &&
+                        source->card != destination->card && source->peers.count(destination) == 0;
+  if (is_apart && destination != queued_in) others.push_back(destination);
   return others;
 }
 
@@ -75,6 +77,9 @@ void DestroyContext(Call& call, CUcontext c) {
   c->streams.clear();
   for (CUevent e : c->events) e->magic = kDead;
   c->events.clear();
+  c->peers.clear();
+  c->peer_copies.clear();
+  for (CUcontext other : TheDriver().contexts) other->peers.erase(c);
   c->legacy = nullptr;
   EndGathering(c);
   c->active = false;
@@ -370,14 +375,14 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int) {
   BEGIN(1000);
   NEED_CONTEXT();
   NEED(simgpu::ValidContext(peer) && peer->card != context->card, CUDA_ERROR_INVALID_CONTEXT);
-  NEED(context->peers.insert(simgpu::OwnerOf(peer)).second, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+  NEED(simgpu::OwnerOf(context)->peers.insert(simgpu::OwnerOf(peer)).second, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
   return CUDA_SUCCESS;
 }
 CUresult cuCtxDisablePeerAccess(CUcontext peer) {
   BEGIN(1000);
   NEED_CONTEXT();
   NEED(simgpu::ValidContext(peer), CUDA_ERROR_INVALID_CONTEXT);
-  NEED(context->peers.erase(simgpu::OwnerOf(peer)) != 0, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+  NEED(simgpu::OwnerOf(context)->peers.erase(simgpu::OwnerOf(peer)) != 0, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
   return CUDA_SUCCESS;
 }
 

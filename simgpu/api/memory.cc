@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
+#include <vector>
 
 #include "../core/misuse.h"
 #include "call.h"
@@ -132,7 +132,7 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
     if (owner != nullptr) context = owner;
     if (context != nullptr) {
       simgpu::WaitFor(call, simgpu::OwnerOf(context), "a context (cuMemFree)");
-      for (const simgpu::FencePtr& copy : std::exchange(simgpu::OwnerOf(context)->peer_copies, {}))
+      for (const simgpu::FencePtr& copy : std::vector<simgpu::FencePtr>(simgpu::OwnerOf(context)->peer_copies))
         Sim().WaitFence(call.lock, copy, "a copy of another context (cuMemFree)");
     }
   }

@@ -9,7 +9,13 @@ namespace differential {
 // (two H200s, driver 580).
 void World::NoteCopied(int to, int from) {
   blocks[from].reads.back().awaited = true;
-  blocks[to].write.awaited = contexts[blocks[to].context].device != contexts[blocks[from].context].device;
+  const auto is_block = [&](int block) {
+    const BlockKind kind = blocks[block].kind;
+    return kind != kMapped && kind != kGlobalOfModule && kind != kFromPool && kind != kStreamOrdered &&
+           kind != kOpened && !blocks[block].is_plain;
+  };
+  const bool is_apart = contexts[blocks[to].context].device != contexts[blocks[from].context].device;
+  blocks[to].write.awaited = is_apart && is_block(from) && is_block(to) && blocks[to].kind != kManagedMemory;
 }
 
 bool World::Copy(const Op& op, Random& random) {

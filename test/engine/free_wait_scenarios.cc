@@ -36,6 +36,27 @@ void FreeBehind(const char* what, const HostFlag& gate, CUstream stream) {
   OK(cuCtxSynchronize());
 }
 
+// Whether a free in `freed_in` returns behind the opening of a gate before which the stream holds a copy.
+bool FreeWaitsForCopy(CUcontext queued_in, CUstream stream, CUdeviceptr to, CUdeviceptr from, CUcontext freed_in) {
+  OK(cuCtxSetCurrent(freed_in));
+  const CUdeviceptr block = Alloc(32 * kMiB);
+  OK(cuCtxSetCurrent(queued_in));
+  const HostFlag gate;
+  gate.MakeWait(stream);
+  OK(cuMemcpyDtoDAsync(to, from, 32 * kMiB, stream));
+  std::atomic<bool> is_open{false};
+  std::thread opener([&] {
+    usleep(50'000);
+    is_open = true;
+    gate.Set(1);
+  });
+  OK(cuMemFree(block));
+  const bool waited = is_open;
+  opener.join();
+  OK(cuStreamSynchronize(stream));
+  return waited;
+}
+
 }  // namespace
 
 // The memory belongs to the primary context, whose work a green context's is.
@@ -88,26 +109,103 @@ SCENARIO(free_waits_for_copies_of_other_contexts) {
       OK(cuCtxEnablePeerAccess(contexts[kFirst], 0));
     }
     for (const Case& one : kCases) {
-      OK(cuCtxSetCurrent(contexts[one.freed]));
-      const CUdeviceptr block = Alloc(32 * kMiB);
-      OK(cuCtxSetCurrent(contexts[one.stream]));
-      const HostFlag gate;
-      gate.MakeWait(streams[one.stream]);
-      OK(cuMemcpyDtoDAsync(to[one.to], from[one.from], 32 * kMiB, streams[one.stream]));
-      std::atomic<bool> is_open{false};
-      std::thread opener([&] {
-        usleep(50'000);
-        is_open = true;
-        gate.Set(1);
-      });
-      OK(cuMemFree(block));
-      EXPECT(is_open == (has_access ? one.waits_with_access : one.waits));
-      opener.join();
-      OK(cuStreamSynchronize(streams[one.stream]));
+      const bool waits =
+          FreeWaitsForCopy(contexts[one.stream], streams[one.stream], to[one.to], from[one.from], contexts[one.freed]);
+      EXPECT(waits == (has_access ? one.waits_with_access : one.waits));
       PrintDigest("copy", to[one.to], 32 * kMiB);
     }
   }
   OK(cuDevicePrimaryCtxRelease(1));
+}
+
+// Access is of two contexts, and ends: the destination's part of a copy depends on it.
+SCENARIO(access_of_another_gpu_ends) {
+  Card first(0);
+  CUcontext beside = nullptr, other = nullptr;
+  OK(CreateContext(&beside, 0));
+  OK(cuDevicePrimaryCtxRetain(&other, 1));
+  OK(cuCtxSetCurrent(other));
+  const CUdeviceptr to = Alloc(32 * kMiB);
+  OK(cuCtxSetCurrent(first.context));
+  const CUdeviceptr from = Alloc(32 * kMiB);
+  const CUstream stream = first.Stream();
+  OK(cuMemsetD8(from, 7, 32 * kMiB));
+  OK(cuCtxSynchronize());
+  const auto waits = [&] { return FreeWaitsForCopy(first.context, stream, to, from, other); };
+  EXPECT(waits());
+  OK(cuCtxSetCurrent(beside));
+  OK(cuCtxEnablePeerAccess(other, 0));
+  EXPECT(waits());
+  OK(cuCtxSetCurrent(first.context));
+  OK(cuCtxEnablePeerAccess(other, 0));
+  EXPECT(!waits());
+  OK(cuCtxSetCurrent(first.context));
+  OK(cuCtxDisablePeerAccess(other));
+  EXPECT(cuCtxDisablePeerAccess(other) == CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+  EXPECT(waits());
+  PrintDigest("copy", to, 32 * kMiB);
+  OK(cuDevicePrimaryCtxRelease(1));
+}
+
+// Memory of a pool goes back to the driver only when that waits for no copy.
+SCENARIO(synchronization_waits_for_no_copy_of_another_context) {
+  Card first(0);
+  CUcontext other = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&other, 1));
+  const CUstream stream = first.Stream();
+  CUdeviceptr pooled = 0;
+  OK(cuMemAllocAsync(&pooled, kGiB, stream));
+  const CUdeviceptr from = Alloc(32 * kMiB);
+  OK(cuMemsetD8(from, 7, 32 * kMiB));
+  OK(cuCtxSynchronize());
+  OK(cuCtxSetCurrent(other));
+  const CUdeviceptr to = Alloc(32 * kMiB);
+  const CUstream copying = first.Stream();
+  const HostFlag gate;
+  gate.MakeWait(copying);
+  OK(cuMemcpyDtoDAsync(to, from, 32 * kMiB, copying));
+  OK(cuCtxSetCurrent(first.context));
+  OK(cuMemFreeAsync(pooled, stream));
+  std::atomic<bool> is_open{false};
+  std::thread opener([&] {
+    usleep(200'000);
+    is_open = true;
+    gate.Set(1);
+  });
+  OK(cuStreamSynchronize(stream));
+  EXPECT(!is_open);
+  opener.join();
+  OK(cuStreamSynchronize(copying));
+  PrintDigest("copy", to, 32 * kMiB);
+  OK(cuDevicePrimaryCtxRelease(1));
+}
+
+// Contexts end whose copies a free of another thread waits for.
+SCENARIO(contexts_end_beside_frees_that_wait_for_their_copies) {
+  Card first(0);
+  const CUdeviceptr from = Alloc(8 * kMiB);
+  OK(cuMemsetD8(from, 7, 8 * kMiB));
+  OK(cuCtxSynchronize());
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> freeing;
+  for (int i = 0; i < 2; ++i) {
+    freeing.emplace_back([&] {
+      OK(cuCtxSetCurrent(first.context));
+      while (!is_over) OK(cuMemFree(Alloc(4 * kMiB)));
+    });
+  }
+  for (int i = 0; i < 60; ++i) {
+    CUcontext other = nullptr;
+    OK(CreateContext(&other, i % 2));
+    const CUdeviceptr to = Alloc(8 * kMiB);
+    const CUstream stream = first.Stream();
+    for (int k = 0; k < 8; ++k) OK(cuMemcpyDtoDAsync(to, from, 8 * kMiB, stream));
+    if (i % 3 == 0) OK(cuStreamSynchronize(stream));
+    OK(cuCtxDestroy(other));
+  }
+  is_over = true;
+  for (std::thread& thread : freeing) thread.join();
+  PrintDigest("from", from, 8 * kMiB);
 }
 
 // The block is freed, and its address given out and written again, right behind the call that copies it to another GPU.

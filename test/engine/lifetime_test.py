@@ -47,6 +47,9 @@ scenario("freed_behind_a_copy_of_another_gpu", profile="two-gpu", pressed=80 * M
 for name in (
     "copies_on_a_stream_of_another_gpu",
     "free_waits_for_copies_of_other_contexts",
+    "access_of_another_gpu_ends",
+    "synchronization_waits_for_no_copy_of_another_context",
+    "contexts_end_beside_frees_that_wait_for_their_copies",
     "memory_freed_beside_another_gpu",
     "stream_destroyed_beside_another_gpu",
     "allocations_on_a_stream_of_another_gpu",

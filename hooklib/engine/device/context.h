@@ -2,7 +2,6 @@
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_CONTEXT_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_CONTEXT_H_
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -16,16 +15,6 @@
 #include "hooklib/memory/types.h"
 
 namespace sluice {
-
-// A copy that another context's stream holds, by an event behind it.
-struct PeerCopy {
-  explicit PeerCopy(CUcontext context) : owner(context) {}
-  PeerCopy(const PeerCopy&) = delete;
-  ~PeerCopy();
-
-  const CUcontext owner;                // of the event, which outlives a green context
-  std::atomic<CUevent> event{nullptr};  // null: none could be recorded, or it went with its context
-};
 
 struct Context {
   CUcontext handle = nullptr;
@@ -47,8 +36,6 @@ struct Context {
   Stream* engine_stream SLUICE_BY_DEVICE_LOCK = nullptr;
   // Work of other GPUs' streams in which memory of this context was freed; null: none was.
   Stream* peer_frees SLUICE_BY_DEVICE_LOCK = nullptr;
-  // Copies that streams of other contexts hold and that run in this one, too (NotePeerCopy): the newest of each stream.
-  std::map<std::pair<Device*, memory::StreamId>, std::shared_ptr<PeerCopy>> peer_copies SLUICE_BY_DEVICE_LOCK;
   eviction_threads::CellPage eviction_cells SLUICE_BY_DEVICE_LOCK;
   std::vector<eviction_threads::CellPage> spare_cells SLUICE_BY_DEVICE_LOCK;  // of its green contexts that ended
   int64_t raised_limit_bytes SLUICE_BY_DEVICE_LOCK = 0;  // by which its limits (heap, printf, stacks) were raised

@@ -136,7 +136,6 @@ std::vector<CUdeviceptr> Device::BlocksOf(CUcontext handle) {
 
 void Device::DropContext(CUcontext handle) {
   ForgetFailure(handle);
-  ForgetPeerCopies(handle);
   {
     DeviceLock lock(mutex);
     if (!contexts.contains(handle)) return;

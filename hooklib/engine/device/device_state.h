@@ -49,9 +49,9 @@ class DeviceState : public memory::Timeline {
   // --- for any thread without the lock ---
   std::atomic<bool> active{false};       // launches go through RunWork: requested memory exceeds the budget
   std::atomic<bool> watches_use{false};  // while not active: NoteUse is to be called for work
-  std::atomic<bool> works{false}, had_several_contexts{false};  // a stream of the application, two contexts: seen
-  // Bits of the GPUs whose copies use this one's memory, that map it, to which the application gave this one access.
-  std::atomic<uint64_t> peers_known{0}, peers_that_map{0}, reaches{0};
+  std::atomic<bool> works{false};        // a stream of the application was seen
+  // A bit for each GPU whose copies use this one's memory (peers.cc), and for those of them that map it.
+  std::atomic<uint64_t> peers_known{0}, peers_that_map{0};
   std::atomic<uint64_t> unmanaged_bytes{0};
   std::atomic<uint64_t> launches_known{0}, launches_planned{0};  // written with the lock held
   // Monotonic ns: until then the budget may be raised, because others give memory up for it, 64 MiB at a time. 0: no

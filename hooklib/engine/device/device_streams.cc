@@ -8,6 +8,7 @@
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/green_contexts.h"
+#include "hooklib/engine/device/peer_copies.h"
 
 namespace sluice {
 
@@ -19,7 +20,7 @@ Context* DeviceStreams::ContextFor(CUcontext handle) {
     entry->device = device_;
     entry->managed = std::make_unique<memory::ArenaAllocator>(&fences);
     entry->unevictable = std::make_unique<memory::ArenaAllocator>(&fences);
-    if (contexts.size() > 1) had_several_contexts.store(true, std::memory_order_relaxed);
+    peer_copies::NoteContext(MemoryContext(handle));
     if (IsGreenContext(handle)) InheritFromPrimary(entry.get());
   }
   return entry.get();
@@ -198,6 +199,7 @@ bool DeviceStreams::IsIdle(const Context* context) {
     if (part->gate && IsPartOf(*part, context->handle) && g_real.cuEventQuery(part->gate) == CUDA_ERROR_NOT_READY)
       return false;
   }
+  if (peer_copies::AnyPending(context->handle)) return false;
   return std::all_of(streams.begin(), streams.end(), [&](const auto& stream) SLUICE_DEVICE_LOCKED {
     const bool is_elsewhere = !stream->context || !stream->handle || !IsPartOf(*stream->context, context->handle);
     return is_elsewhere || Done({stream->id, stream->seq.load(std::memory_order_acquire)});

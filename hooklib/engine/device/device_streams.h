@@ -33,11 +33,8 @@ class DeviceStreams : public DeviceContainer {
   // Memory at this address is freed behind the work of another GPU's stream: it counts as work of this device, so that
   // fences wait for it.
   void NotePeerFree(const Stream& stream, memory::Va address) SLUICE_TAKES_DEVICE_LOCK;
-  // The newest work of the stream, a copy, runs in the context of memory at this address, too: frees wait for it there.
-  // Nothing where the stream is of that context. On the thread of a per-thread default stream.
-  void NotePeerCopy(const Stream& stream, memory::Va address) SLUICE_TAKES_DEVICE_LOCK;
-  // The context has ended, and the events of its streams' copies with it.
-  void ForgetPeerCopies(CUcontext owner) SLUICE_TAKES_DEVICE_LOCK;
+  // The context whose work cuMemFree of the block at this address waits for; null: of none.
+  CUcontext ContextOfBlock(memory::Va address, bool* app_managed) SLUICE_TAKES_DEVICE_LOCK;
   // The card for which the driver is to count and record; null: the only one, which may have another name there.
   const unsigned char* UuidForDriver() const;
 
@@ -70,7 +67,7 @@ class DeviceStreams : public DeviceContainer {
   using DeviceContainer::DeviceContainer;
   void PollPeerFrees(Stream* stream) SLUICE_DEVICE_LOCKED;
   void AwaitByQueries(memory::Mark mark) SLUICE_TAKES_DEVICE_LOCK;
-  Context* FreedIn(memory::Va address) SLUICE_DEVICE_LOCKED;  // whose work cuMemFree of it waits for; null: of none
+  Context* FreedIn(memory::Va address, bool* app_managed) SLUICE_DEVICE_LOCKED;  // as ContextOfBlock
   Context* OwnerOf(memory::Va block, bool is_unevictable) SLUICE_DEVICE_LOCKED;  // by its arena; null: none
   bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;  // its work, and everything on its queues
   // What green contexts that ended have left to the primary one.

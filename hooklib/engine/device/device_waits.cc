@@ -7,6 +7,7 @@
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/device/failures.h"
+#include "hooklib/engine/device/peer_copies.h"
 
 namespace sluice {
 
@@ -22,10 +23,10 @@ struct Awaited {
   bool is_captured;
 };
 
-CUresult AwaitEvent(CUevent event, CUcontext owner) {
+CUresult AwaitEvent(const Awaited& work) {
   const RelaxedCapture relaxed;
-  const ContextScope scope(owner);
-  return scope.is_current() ? g_real.cuEventSynchronize(event) : CUDA_SUCCESS;  // it ended with its context
+  const ContextScope scope(work.handle);
+  return scope.is_current() ? g_real.cuEventSynchronize(work.event) : CUDA_SUCCESS;  // it ended with its context
 }
 
 // All that the context holds now, green contexts' work included. False: a capture is open, which the call would break.
@@ -60,57 +61,31 @@ void DeviceStreams::AwaitByQueries(memory::Mark mark) {
   }
 }
 
-Context* DeviceStreams::FreedIn(memory::Va address) {
+Context* DeviceStreams::FreedIn(memory::Va address, bool* app_managed) {
   memory::Va base = 0;
   const memory::Allocation* const allocation = live.Find(address, &base);
   if (!allocation || allocation->mapped || allocation->stream_ordered) return nullptr;
+  *app_managed = allocation->app_managed;
   return OwnerOf(base, allocation->unevictable);
 }
 
-PeerCopy::~PeerCopy() {
-  if (const CUevent one = event) g_real.cuEventDestroy_v2(one);
-}
-
-void DeviceStreams::NotePeerCopy(const Stream& stream, memory::Va address) {
-  const CUcontext queued_in = stream.device->MemoryContext(stream.owner);
+CUcontext DeviceStreams::ContextOfBlock(memory::Va address, bool* app_managed) {
   DeviceLock lock(mutex);
-  Context* const context = FreedIn(address);
-  if (!context || context->handle == queued_in) return;
-  std::shared_ptr<PeerCopy>& copy = context->peer_copies[{stream.device, stream.id}];
-  const bool is_reusable = copy && copy.use_count() == 1 && copy->owner == queued_in;  // no thread waits for it
-  if (!is_reusable) copy = std::make_shared<PeerCopy>(queued_in);
-  const RelaxedCapture relaxed;
-  const ContextScope scope(stream.owner);
-  if (!scope.is_current()) return;
-  CUevent event = copy->event;
-  if (!event && g_real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return;
-  g_real.cuEventRecord(event, stream.handle);
-  copy->event = event;
-}
-
-void DeviceStreams::ForgetPeerCopies(CUcontext owner) {
-  DeviceLock lock(mutex);
-  for (const auto& [handle, context] : contexts) {
-    std::erase_if(context->peer_copies, [&](const auto& one) {
-      if (one.second->owner != owner) return false;
-      one.second->event = nullptr;
-      return true;
-    });
-  }
+  const Context* const context = FreedIn(address, app_managed);
+  return context ? context->handle : nullptr;
 }
 
 CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
   CUcontext handle = nullptr;
   std::vector<Awaited> awaited;
-  decltype(Context::peer_copies) peer_copies;
   bool is_hidden = false;
   {
     DeviceLock lock(mutex);
     memory::Va base = 0;
-    const Context* const owner = live.Find(block, &base) && base == block ? FreedIn(block) : nullptr;
+    bool app_managed = false;
+    const Context* const owner = live.Find(block, &base) && base == block ? FreedIn(block, &app_managed) : nullptr;
     if (!owner) return CUDA_SUCCESS;
     handle = owner->handle;
-    peer_copies = owner->peer_copies;
     ++poll_epoch;
     const RelaxedCapture relaxed;
     bool is_barrier = false;  // an event in the legacy stream would make other streams wait for each other
@@ -147,23 +122,14 @@ CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
   for (const Awaited& work : awaited) {
     if (is_whole || result != CUDA_SUCCESS) break;
     if (work.event) {
-      result = AwaitEvent(work.event, work.handle);
+      result = AwaitEvent(work);
     } else if (work.mark.stream) {
       AwaitByQueries(work.mark);
     }
   }
-  for (const auto& [stream, copy] : peer_copies) {
-    const CUevent event = copy->event;
-    if (result == CUDA_SUCCESS && event) AwaitEvent(event, copy->owner);
-  }
+  if (result == CUDA_SUCCESS) peer_copies::Await(handle);
   NoteAnswer(handle, result);
   DeviceLock lock(mutex);
-  if (const auto owner = contexts.find(handle); owner != contexts.end()) {
-    std::erase_if(owner->second->peer_copies, [&](const auto& one) {
-      const auto awaited_copy = peer_copies.find(one.first);
-      return awaited_copy != peer_copies.end() && awaited_copy->second == one.second;
-    });
-  }
   for (const Awaited& work : awaited) {
     if (result != CUDA_SUCCESS) break;
     Stream* const stream = StreamById(work.mark.stream);

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/peer_copies.h"
 #include "hooklib/engine/device/streams.h"
 
 namespace sluice {
@@ -15,7 +17,7 @@ namespace {
 // Whether the user maps memory of the owner. Asked once for each two GPUs. Two threads may ask at once: none goes on
 // before the advice is given.
 bool IsPeer(Device* owner, Device* user) {
-  const uint64_t bit = BitOf(*user);
+  const uint64_t bit = uint64_t{1} << (user->ordinal % 64);
   if (owner->peers_known.load(std::memory_order_acquire) & bit) return owner->peers_that_map.load() & bit;
   // The owner may have no work of its own. Pages that it has discarded must be made again before another GPU writes
   // them.
@@ -32,6 +34,30 @@ bool IsPeer(Device* owner, Device* user) {
   }
   owner->peers_known.fetch_or(bit, std::memory_order_release);
   return can != 0;
+}
+
+// The block of an address, for cuMemFree.
+struct Freed {
+  Device* device = nullptr;
+  CUcontext context = nullptr;  // null: no block of cuMemAlloc and its like
+  bool app_managed = false;
+};
+
+Freed FreedAt(CUdeviceptr address) {
+  for (const auto& device : Devices()) {
+    Freed found{device.get()};
+    if (device->MayHold(address)) found.context = device->ContextOfBlock(address, &found.app_managed);
+    if (found.context) return found;
+  }
+  return {};
+}
+
+bool IsHostMemory(const memory::Extent& range) {
+  if (!range.base) return false;  // an array
+  RelaxedCapture relaxed;
+  CUmemorytype type = CU_MEMORYTYPE_HOST;  // the driver does not know pageable memory
+  const CUresult known = g_real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, range.base);
+  return known != CUDA_SUCCESS || type == CU_MEMORYTYPE_HOST;
 }
 
 }  // namespace
@@ -69,15 +95,26 @@ void KeepWhereAllocated(CUcontext context, const memory::Extent& to, const memor
   if (user) keep(user);
 }
 
-void NoteCopied(Stream* stream, const memory::Extent& to, const memory::Extent& from) {
-  if (to.bytes == 0 || from.bytes == 0) return;
-  if (Devices().size() < 2 && !stream->device->had_several_contexts.load(std::memory_order_relaxed)) return;
-  const std::optional<TrackedAddress> source = FindTracked(from.base), destination = FindTracked(to.base);
-  if (!source || !destination || IsCapturing(*stream)) return;
-  source->device->NotePeerCopy(*stream, from.base);
-  const bool reaches = source->device == destination->device ||
-                       (source->device->reaches.load(std::memory_order_relaxed) & BitOf(*destination->device));
-  if (!reaches) destination->device->NotePeerCopy(*stream, to.base);
+void NoteCopied(Stream* stream, std::span<const std::pair<memory::Extent, memory::Extent>> copies) {
+  if (!peer_copies::g_several_contexts.load(std::memory_order_relaxed) || IsCapturing(*stream)) return;
+  CUcontext owner = nullptr;
+  std::vector<CUcontext> noted;
+  const auto note = [&](CUcontext context) {
+    if (context == owner || std::find(noted.begin(), noted.end(), context) != noted.end()) return;
+    noted.push_back(context);
+    peer_copies::Note(context, *stream, owner);
+  };
+  for (const auto& [to, from] : copies) {
+    if (from.bytes == 0 || !MayBeTracked(from.base)) continue;
+    const Freed source = FreedAt(from.base);
+    if (!source.context) continue;
+    if (!owner) owner = stream->device->MemoryContext(stream->owner);
+    const Freed destination = MayBeTracked(to.base) ? FreedAt(to.base) : Freed{};
+    if (source.context != owner && (destination.context || !IsHostMemory(to))) note(source.context);
+    const bool is_apart = destination.context && !destination.app_managed && destination.device != source.device &&
+                          !peer_copies::HasAccess(source.context, destination.context);
+    if (is_apart) note(destination.context);
+  }
 }
 
 }  // namespace sluice

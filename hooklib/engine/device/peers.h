@@ -2,13 +2,13 @@
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_PEERS_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_PEERS_H_
 
+#include <span>
+#include <utility>
+
 #include "hooklib/engine/device/device.h"
 #include "hooklib/memory/types.h"
 
 namespace sluice {
-
-// In Device::peers_known and its like.
-inline uint64_t BitOf(const Device& gpu) { return uint64_t{1} << (gpu.ordinal % 64); }
 
 // kWriteNow: the work is queued next. Pages that it makes count where they are made.
 enum class Access : uint8_t { kAny, kWriteNow };
@@ -21,11 +21,10 @@ void KeepWhereAllocated(Device* user, const memory::Extent& range, Access access
 // The same for a node in the context; null: of any GPU that works.
 void KeepWhereAllocated(CUcontext context, const memory::Extent& to, const memory::Extent& from);
 
-// Behind a copy of the stream, outside a capture. The driver runs a copy inside device memory in the context of its
-// source, and without peer access from there to the other GPU it has a part in the destination's, too (two H200s,
-// driver 580): cuMemFree waits for it there. Takes the locks of the memory's devices. On the stream's thread, if it has
-// one.
-void NoteCopied(Stream* stream, const memory::Extent& to, const memory::Extent& from);
+// Behind copies of the stream inside device memory, destination and source of each: notes those that are work of
+// another context (peer_copies.h). No effect for others, and in a capture. Takes the locks of the memory's devices. On
+// the thread of a per-thread default stream.
+void NoteCopied(Stream* stream, std::span<const std::pair<memory::Extent, memory::Extent>> copies);
 
 }  // namespace sluice
 

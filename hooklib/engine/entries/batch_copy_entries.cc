@@ -24,13 +24,13 @@ class Batch {
   // `operation`: its number in the call.
   void Read(CUdeviceptr at, size_t bytes, size_t operation) {
     Add(&reads_, {at, bytes}, operation);
-    source_ = {at, bytes};
+    copies_.push_back({Extent{}, Extent{at, bytes}});
     source_of_ = operation;
   }
   // Behind what the same operation reads.
   void Write(CUdeviceptr at, size_t bytes, size_t operation) {
     Add(&writes_, {at, bytes}, operation);
-    if (source_of_ == operation) copies_.push_back({Extent{at, bytes}, source_});
+    if (source_of_ == operation) copies_.back().first = {at, bytes};
   }
   // From there on, no call says how far.
   void ReadFrom(CUdeviceptr at, size_t operation) { Read(at, RestOfBlock(at), operation); }
@@ -57,9 +57,7 @@ class Batch {
     reads_.insert(reads_.end(), writes_.begin(), writes_.end());
     work.exact = reads_;
     const CUresult result = Queue(work, issue);
-    if (result == CUDA_SUCCESS) {
-      for (const auto& [to, from] : copies_) NoteCopied(stream, to, from);
-    }
+    if (result == CUDA_SUCCESS) NoteCopied(stream, copies_);
     NoteAnswer(stream->owner, result);
     return result;
   }
@@ -89,9 +87,8 @@ class Batch {
   }
 
   std::vector<Extent> reads_, writes_;
-  std::vector<std::pair<Extent, Extent>> copies_;  // destination, source
-  Extent source_;
-  std::optional<size_t> source_of_;
+  std::vector<std::pair<Extent, Extent>> copies_;  // destination, none if it is an array; source
+  std::optional<size_t> source_of_;                // operation of the newest
   bool is_impossible_ = false;
   std::optional<size_t> refused_;
 };

@@ -11,7 +11,7 @@
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/ending_contexts.h"
 #include "hooklib/engine/device/green_contexts.h"
-#include "hooklib/engine/device/peers.h"
+#include "hooklib/engine/device/peer_copies.h"
 #include "hooklib/engine/device/unmanaged.h"
 #include "hooklib/engine/device/virtual_memory.h"
 #include "hooklib/engine/execute/value_cells.h"
@@ -45,6 +45,7 @@ void EndTransfersOf(CUcontext context, bool ends) {
 }
 
 void ContextEnds(CUcontext context) {
+  peer_copies::EndContext(context);
   EndTransfersOf(context, true);
   for (const auto& device : Devices()) device->ContextEnds(context);
 }
@@ -185,6 +186,13 @@ CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
 // The end of a green context is kept by this handle (ending_contexts.h), which may be given again as a context's.
 CUcontext HandleOf(CUgreenCtx green) { return reinterpret_cast<CUcontext>(green); }
 
+// Of the current context to memory of the peer.
+void NoteAccess(Device* user, CUcontext peer, Device* owner, bool is_enabled) {
+  CUcontext current = nullptr;
+  if (!owner || g_real.cuCtxGetCurrent(&current) != CUDA_SUCCESS) return;
+  peer_copies::NoteAccess(user->MemoryContext(current), owner->MemoryContext(peer), is_enabled);
+}
+
 // Behind the call that gave out the context.
 CUresult Created(const CUcontext* context, CUresult result) {
   if (result == CUDA_SUCCESS && context) AwaitContextEnd(*context);
@@ -202,11 +210,15 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
     Device* owner = CurrentDevice();
     CUcontext popped = nullptr;
     g_real.cuCtxPopCurrent_v2(&popped);
-    if (owner) {
-      owner->AddPeer(user->ordinal);
-      user->reaches.fetch_or(BitOf(*owner), std::memory_order_relaxed);
-    }
+    if (owner) owner->AddPeer(user->ordinal);
+    NoteAccess(user, peer, owner, true);
   }
+  return result;
+}
+CUresult cuCtxDisablePeerAccess(CUcontext peer) {
+  const CUresult result = g_real.cuCtxDisablePeerAccess(peer);
+  Device* const user = result == CUDA_SUCCESS ? CurrentDevice() : nullptr;
+  if (user) NoteAccess(user, peer, user, false);
   return result;
 }
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {

@@ -120,7 +120,10 @@ CUresult Copy(CUstream handle, bool per_thread, const std::array<Extent, 2>& tou
   if (!stream || IsImpossible(touched)) return issue();
   if (ReachesPastItsBlock(touched[0]) || ReachesPastItsBlock(touched[1])) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = RunCopy(stream, touched, source, issue, call);
-  if (result == CUDA_SUCCESS) NoteCopied(stream, touched[0], touched[1]);
+  if (result == CUDA_SUCCESS && touched[1].bytes) {
+    const std::pair<Extent, Extent> one{touched[0], touched[1]};
+    NoteCopied(stream, {&one, 1});
+  }
   if (result == CUDA_SUCCESS && call == Call::kMayWait && (IsSynchronous(touched[0]) || IsSynchronous(touched[1]))) {
     RelaxedCapture relaxed;  // another stream's goes on; beside one of a blocking stream no call may wait
     const CUresult waited = g_real.cuStreamSynchronize(stream->handle);

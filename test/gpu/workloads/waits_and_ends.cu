@@ -295,17 +295,22 @@ int CopiesOfOtherContexts() {
       OK(cuCtxEnablePeerAccess(contexts[kFirst], 0));
     }
     for (const Case& one : cases) {
-      OK(cuCtxSetCurrent(contexts[one.freed]));
-      const CUdeviceptr block = Alloc(4 * kMiB);
-      OK(cuCtxSetCurrent(contexts[one.stream]));
-      for (int i = 0; i < 60; ++i) OK(cuMemcpyDtoDAsync(to[one.to], from[one.from], n, streams[one.stream]));
-      OK(cuMemFree(block));
-      const CUresult after = cuStreamQuery(streams[one.stream]);
-      OK(cuStreamSynchronize(streams[one.stream]));
-      const bool is_right =
-          after == ((has_access ? one.waits_with_access : one.waits) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
-      if (!is_right) std::fprintf(stderr, "case %td, access %d: %d\n", &one - cases, has_access, after);
-      wrong += !is_right;
+      for (const bool has_begun : {true, false}) {
+        OK(cuCtxSetCurrent(contexts[one.freed]));
+        const CUdeviceptr block = Alloc(4 * kMiB);
+        OK(cuCtxSetCurrent(contexts[one.stream]));
+        if (!has_begun) Delay(streams[one.stream], 20);
+        for (int i = 0; i < (has_begun ? 60 : 1); ++i)
+          OK(cuMemcpyDtoDAsync(to[one.to], from[one.from], n, streams[one.stream]));
+        OK(cuMemFree(block));
+        const CUresult after = cuStreamQuery(streams[one.stream]);
+        OK(cuStreamSynchronize(streams[one.stream]));
+        const bool waits = has_access ? one.waits_with_access : one.waits;
+        const bool is_right = after == (waits ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+        if (!is_right)
+          std::fprintf(stderr, "case %td, access %d, begun %d: %d\n", &one - cases, has_access, has_begun, after);
+        wrong += !is_right;
+      }
     }
   }
   return Result(wrong);
