@@ -208,6 +208,34 @@ SCENARIO(contexts_end_beside_frees_that_wait_for_their_copies) {
   PrintDigest("from", from, 8 * kMiB);
 }
 
+// The other GPU's primary context ends with its last release, and its access, and begins again.
+SCENARIO(frees_wait_for_copies_of_a_primary_context_that_began_again) {
+  Card first(0);
+  const CUdeviceptr from = Alloc(32 * kMiB);
+  OK(cuMemsetD8(from, 7, 32 * kMiB));
+  OK(cuCtxSynchronize());
+  for (int i = 0; i < 4; ++i) {
+    CUcontext other = nullptr;
+    OK(cuDevicePrimaryCtxRetain(&other, 1));
+    OK(cuCtxSetCurrent(other));
+    const CUdeviceptr to = Alloc(32 * kMiB);
+    const CUstream stream = first.Stream();
+    EXPECT(FreeWaitsForCopy(other, stream, to, from, first.context));
+    OK(cuCtxSetCurrent(first.context));
+    const CUstream own = first.Stream();
+    EXPECT(FreeWaitsForCopy(first.context, own, to, from, other));
+    OK(cuCtxSetCurrent(first.context));
+    OK(cuCtxEnablePeerAccess(other, 0));
+    EXPECT(!FreeWaitsForCopy(first.context, own, to, from, other));
+    OK(cuCtxSetCurrent(other));
+    OK(cuMemcpyDtoDAsync(to, from, 32 * kMiB, stream));
+    PrintDigest("copy", to, 32 * kMiB);
+    OK(cuDevicePrimaryCtxRelease(1));
+    OK(cuCtxSetCurrent(first.context));
+    OK(cuMemFree(Alloc(32 * kMiB)));
+  }
+}
+
 // The block is freed, and its address given out and written again, right behind the call that copies it to another GPU.
 SCENARIO(freed_behind_a_copy_of_another_gpu) {
   Card first(0);

@@ -50,6 +50,7 @@ for name in (
     "access_of_another_gpu_ends",
     "synchronization_waits_for_no_copy_of_another_context",
     "contexts_end_beside_frees_that_wait_for_their_copies",
+    "frees_wait_for_copies_of_a_primary_context_that_began_again",
     "memory_freed_beside_another_gpu",
     "stream_destroyed_beside_another_gpu",
     "allocations_on_a_stream_of_another_gpu",

@@ -9,22 +9,29 @@
 #include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
+#include "hooklib/engine/device/devices.h"
 
 namespace sluice::peer_copies {
 
 namespace {
 
-// Destroyed with g_mutex held, while its owner is alive.
+// Leaves the list with g_mutex held, while its owner is alive.
 struct Copy {
-  Copy(CUcontext of, CUcontext in, const Stream* by) : context(of), owner(in), stream(by) {}
+  Copy(CUcontext of, CUcontext in, const Stream* by, uint64_t covers)
+      : context(of), owner(in), stream(by), seq(covers) {}
   Copy(const Copy&) = delete;
-  ~Copy() {
-    if (event) g_real.cuEventDestroy_v2(event);
+  ~Copy() { End(); }
+  void End() {
+    if (event) g_real.cuEventDestroy_v2(std::exchange(event, nullptr));
+    is_done = true;
   }
 
   const CUcontext context, owner;
   const Stream* const stream;  // compared, never followed
-  CUevent event = nullptr;     // changed with g_mutex held, while no thread waits for it
+  const uint64_t seq;          // it covers the stream's work so far
+  // Guarded by g_mutex.
+  CUevent event = nullptr;
+  int waiters = 0;  // threads in the driver's wait for the event
   bool is_done = false;
 };
 using Copies = std::vector<std::shared_ptr<Copy>>;
@@ -55,12 +62,23 @@ void AwaitThose(const Wanted& wanted) {
   }
   if (waiting.empty()) return;
   for (const std::shared_ptr<Copy>& copy : waiting) {
-    const RelaxedCapture relaxed;
-    const ContextScope scope(copy->owner);
-    if (scope.is_current()) g_real.cuEventSynchronize(copy->event);
+    CUevent event = nullptr;
+    {
+      MutexLock lock(g_mutex);
+      if (copy->is_done) continue;
+      event = copy->event;
+      ++copy->waiters;
+    }
+    {
+      const RelaxedCapture relaxed;
+      const ContextScope scope(copy->owner);
+      if (scope.is_current()) g_real.cuEventSynchronize(event);
+    }
+    MutexLock lock(g_mutex);
+    --copy->waiters;
+    copy->is_done = true;
   }
   MutexLock lock(g_mutex);
-  for (const std::shared_ptr<Copy>& copy : waiting) copy->is_done = true;
   waiting.clear();
   Prune();
 }
@@ -74,20 +92,22 @@ void NoteContext(CUcontext context) {
     g_several_contexts.store(true, std::memory_order_relaxed);
 }
 
+// The event is recorded without the lock: the driver may block where its queue is full.
 void Note(CUcontext context, const Stream& stream, CUcontext owner) {
-  const RelaxedCapture relaxed;
-  const ContextScope scope(stream.owner);
-  if (!scope.is_current()) return;
-  MutexLock lock(g_mutex);
-  std::shared_ptr<Copy>* known = nullptr;
-  for (std::shared_ptr<Copy>& copy : All()) {
-    if (copy->context == context && copy->owner == owner && copy->stream == &stream && copy.use_count() == 1)
-      known = &copy;
+  auto copy = std::make_shared<Copy>(context, owner, &stream, stream.seq.load(std::memory_order_acquire));
+  {
+    const RelaxedCapture relaxed;
+    const ContextScope scope(stream.owner);
+    if (!scope.is_current() || g_real.cuEventCreate(&copy->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return;
+    if (g_real.cuEventRecord(copy->event, stream.handle) != CUDA_SUCCESS) return;
   }
-  std::shared_ptr<Copy> copy = known ? *known : std::make_shared<Copy>(context, owner, &stream);
-  if (!copy->event && g_real.cuEventCreate(&copy->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return;
-  copy->is_done = g_real.cuEventRecord(copy->event, stream.handle) != CUDA_SUCCESS;
-  if (!known) All().push_back(std::move(copy));
+  MutexLock lock(g_mutex);
+  // The new event covers them.
+  std::erase_if(All(), [&](const std::shared_ptr<Copy>& older) {
+    return older->context == context && older->owner == owner && older->stream == &stream && older->seq <= copy->seq &&
+           older.use_count() == 1;
+  });
+  All().push_back(std::move(copy));
 }
 
 void Await(CUcontext context) {
@@ -102,7 +122,8 @@ bool AnyPending(CUcontext context) {
   bool is_pending = false;
   for (const std::shared_ptr<Copy>& copy : All()) {
     if (copy->context != context || copy->is_done) continue;
-    copy->is_done = g_real.cuEventQuery(copy->event) != CUDA_ERROR_NOT_READY;
+    const ContextScope scope(copy->owner);
+    copy->is_done = !scope.is_current() || g_real.cuEventQuery(copy->event) != CUDA_ERROR_NOT_READY;
     is_pending |= !copy->is_done;
   }
   Prune();
@@ -112,20 +133,29 @@ bool AnyPending(CUcontext context) {
 void EndContext(CUcontext context) {
   constexpr int kMaxAttempts = 2000;
   constexpr timespec kPause{0, 1'000'000};
+  if (!g_several_contexts.load(std::memory_order_relaxed) || Devices().empty()) return;  // none: a forked child
   const auto is_part = [&](const Copy& copy) { return copy.context == context || copy.owner == context; };
   AwaitThose(is_part);
-  // Other threads may wait for the same copies: they wake now.
+  // Threads that wait for the same copies wake now.
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    bool is_awaited = false;
     {
       MutexLock lock(g_mutex);
-      Prune();
-      std::erase_if(Accesses(), [&](const auto& pair) { return pair.first == context || pair.second == context; });
-      bool is_used = false;
-      for (const std::shared_ptr<Copy>& copy : All()) is_used |= is_part(*copy);
-      if (!is_used) return;
+      std::erase_if(All(), [&](const std::shared_ptr<Copy>& copy) SLUICE_REQUIRES(g_mutex) {
+        if (!is_part(*copy)) return false;
+        is_awaited |= copy->waiters != 0;
+        if (copy->waiters == 0) copy->End();
+        return copy->waiters == 0;
+      });
     }
+    if (!is_awaited) return;
     nanosleep(&kPause, nullptr);
   }
+}
+
+void ForgetContext(CUcontext context) {
+  MutexLock lock(g_mutex);
+  std::erase_if(Accesses(), [&](const auto& pair) { return pair.first == context || pair.second == context; });
 }
 
 void NoteAccess(CUcontext user, CUcontext peer, bool is_enabled) {

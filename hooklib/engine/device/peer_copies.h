@@ -24,9 +24,10 @@ void Note(CUcontext context, const Stream& stream, CUcontext owner);
 // Waits for the noted copies, not for later work of their streams. Without a lock held.
 void Await(CUcontext context);
 bool AnyPending(CUcontext context);  // a query of the driver for each
-// Before the driver ends the context: waits for copies in its memory and for those of its streams, and uses none of
-// its events from then on. Access ends with it. Without a lock held.
+// Before the driver may end the context: waits for copies in its memory and for those of its streams, and uses none of
+// its events from then on. Without a lock held.
 void EndContext(CUcontext context);
+void ForgetContext(CUcontext context);  // it has ended, and access with it
 
 // Copies from memory of `user` reach memory of `peer`: cuCtxEnablePeerAccess with `user` current.
 void NoteAccess(CUcontext user, CUcontext peer, bool is_enabled);

@@ -53,7 +53,6 @@ Freed FreedAt(CUdeviceptr address) {
 }
 
 bool IsHostMemory(const memory::Extent& range) {
-  if (!range.base) return false;  // an array
   RelaxedCapture relaxed;
   CUmemorytype type = CU_MEMORYTYPE_HOST;  // the driver does not know pageable memory
   const CUresult known = g_real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, range.base);
@@ -105,12 +104,17 @@ void NoteCopied(Stream* stream, std::span<const std::pair<memory::Extent, memory
     peer_copies::Note(context, *stream, owner);
   };
   for (const auto& [to, from] : copies) {
-    if (from.bytes == 0 || !MayBeTracked(from.base)) continue;
-    const Freed source = FreedAt(from.base);
-    if (!source.context) continue;
+    if (from.bytes == 0 || (!MayBeTracked(from.base) && !MayBeTracked(to.base))) continue;
     if (!owner) owner = stream->device->MemoryContext(stream->owner);
-    const Freed destination = MayBeTracked(to.base) ? FreedAt(to.base) : Freed{};
-    if (source.context != owner && (destination.context || !IsHostMemory(to))) note(source.context);
+    const Freed destination = FreedAt(to.base);
+    Freed source = FreedAt(from.base);
+    if (source.context) {
+      note(source.context);
+    } else if (destination.context && destination.context != owner && !IsHostMemory(from)) {
+      source = {stream->device, owner};  // memory of a pool, mapped, or a module's: taken for the stream's context's
+    } else {
+      continue;
+    }
     const bool is_apart = destination.context && !destination.app_managed && destination.device != source.device &&
                           !peer_copies::HasAccess(source.context, destination.context);
     if (is_apart) note(destination.context);

@@ -41,11 +41,11 @@ uint64_t BytesPerUnit(CUlimit limit, const Device& device) {
 // Before the driver's call: another thread may be given its handles again behind it.
 void EndTransfersOf(CUcontext context, bool ends) {
   ForgetFunctionsOf(context);
+  peer_copies::EndContext(context);
   for (const auto& device : Devices()) device->EndTransfersOf(context, ends);
 }
 
 void ContextEnds(CUcontext context) {
-  peer_copies::EndContext(context);
   EndTransfersOf(context, true);
   for (const auto& device : Devices()) device->ContextEnds(context);
 }
@@ -56,6 +56,7 @@ void ContextStays(CUcontext context) {
 }
 
 void ContextGone(CUcontext context) {
+  peer_copies::ForgetContext(context);
   ForgetCapturesOf(context);
   ForgetUnmanagedOf(context);
   ForgetFunctionsOf(context);
@@ -205,7 +206,8 @@ namespace entry {
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   const CUresult result = g_real.cuCtxEnablePeerAccess(peer, flags);
-  Device* user = result == CUDA_SUCCESS ? CurrentDevice() : nullptr;
+  const bool is_enabled = result == CUDA_SUCCESS || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  Device* user = is_enabled ? CurrentDevice() : nullptr;
   if (user && g_real.cuCtxPushCurrent_v2(peer) == CUDA_SUCCESS) {
     Device* owner = CurrentDevice();
     CUcontext popped = nullptr;
