@@ -43,13 +43,19 @@ SCENARIO(threads_of_the_engine_are_named) {
   const Card card;
   const CUdeviceptr block = Alloc(kMiB);
   OK(cuMemsetD8(block, 1, kMiB));
+  const bool is_hooked = std::getenv("SLUICE_GPU_MEMORY") != nullptr;
   bool is_named = false;
-  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::ifstream file(thread.path() / "comm");
-    std::string name;
-    is_named |= std::getline(file, name) && name.starts_with("sluice");
-  }
-  EXPECT(is_named == (std::getenv("SLUICE_GPU_MEMORY") != nullptr));
+  // A thread names itself when it first runs.
+  int attempt = 0;
+  do {
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::ifstream file(thread.path() / "comm");
+      std::string name;
+      is_named |= std::getline(file, name) && name.starts_with("sluice");
+    }
+    usleep(10'000);
+  } while (is_named != is_hooked && ++attempt < 200);
+  EXPECT(is_named == is_hooked);
   PrintDigest("block", block, kMiB);
 }
 
