@@ -86,9 +86,9 @@ inline CUcontext OwnerOf(CUcontext c) { return c->parent != nullptr ? c->parent 
 // The context's streams; a primary context's green contexts have theirs too.
 std::vector<CUcontext> WithGreenContexts(CUcontext c);
 void WaitFor(Call& call, CUcontext c, const char* what);
-// The contexts besides that of the stream in which a copy inside device memory runs. The driver runs it in the context
-// of its source. Without peer access from there to the other GPU it has a part in the destination's, too (two H200s,
-// driver 580).
+// The contexts besides that of the stream in which a copy runs. The driver runs one inside device memory in the context
+// of its source; copies to the host are taken to run there, too. Without peer access from there to the other GPU it has
+// a part in the destination's, too (two H200s, driver 580).
 std::vector<CUcontext> OtherContextsOf(CUcontext queued_in, uint64_t to, uint64_t from);
 bool ValidEvent(CUevent e);
 CUstream NewStreamHandle(CUcontext c, unsigned flags, int priority, bool legacy);

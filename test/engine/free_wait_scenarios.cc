@@ -20,19 +20,26 @@ CUstream Blocking() {
   return stream;
 }
 
+// Whether the call returns behind the opening of the gate, which another thread opens after `us`.
+template <typename Call>
+bool WaitsFor(const HostFlag& gate, Call call, useconds_t us = 50'000) {
+  std::atomic<bool> is_open{false};
+  std::thread opener([&] {
+    usleep(us);
+    is_open = true;
+    gate.Set(1);
+  });
+  OK(call());
+  const bool waited = is_open;
+  opener.join();
+  return waited;
+}
+
 // Whether a free returns behind the opening of a gate before which `stream` waits.
 void FreeBehind(const char* what, const HostFlag& gate, CUstream stream) {
   const CUdeviceptr block = Alloc(64 * kMiB);
   gate.MakeWait(stream);
-  std::atomic<bool> is_open{false};
-  std::thread opener([&] {
-    usleep(50'000);
-    is_open = true;
-    gate.Set(1);
-  });
-  OK(cuMemFree(block));
-  Print(what, is_open ? 1 : 0);
-  opener.join();
+  Print(what, WaitsFor(gate, [&] { return cuMemFree(block); }) ? 1 : 0);
   OK(cuCtxSynchronize());
 }
 
@@ -44,17 +51,9 @@ bool FreeWaitsForCopy(CUcontext queued_in, CUstream stream, CUdeviceptr to, CUde
   const HostFlag gate;
   gate.MakeWait(stream);
   OK(cuMemcpyDtoDAsync(to, from, 32 * kMiB, stream));
-  std::atomic<bool> is_open{false};
-  std::thread opener([&] {
-    usleep(50'000);
-    is_open = true;
-    gate.Set(1);
-  });
-  OK(cuMemFree(block));
-  const bool waited = is_open;
-  opener.join();
+  const bool waits = WaitsFor(gate, [&] { return cuMemFree(block); });
   OK(cuStreamSynchronize(stream));
-  return waited;
+  return waits;
 }
 
 }  // namespace
@@ -166,15 +165,7 @@ SCENARIO(synchronization_waits_for_no_copy_of_another_context) {
   OK(cuMemcpyDtoDAsync(to, from, 32 * kMiB, copying));
   OK(cuCtxSetCurrent(first.context));
   OK(cuMemFreeAsync(pooled, stream));
-  std::atomic<bool> is_open{false};
-  std::thread opener([&] {
-    usleep(200'000);
-    is_open = true;
-    gate.Set(1);
-  });
-  OK(cuStreamSynchronize(stream));
-  EXPECT(!is_open);
-  opener.join();
+  EXPECT(!WaitsFor(gate, [&] { return cuStreamSynchronize(stream); }, 200'000));
   OK(cuStreamSynchronize(copying));
   PrintDigest("copy", to, 32 * kMiB);
   OK(cuDevicePrimaryCtxRelease(1));

@@ -2,7 +2,7 @@
 //
 // The driver runs a copy inside device memory in the context of its source. Between two GPUs, without access from the
 // source's context to the destination's, it has a part in the destination's context, too (two H200s, driver 580:
-// docs/lab/2026-11-30-frees-beside-copies.md).
+// docs/lab/2026-11-30-frees-beside-copies.md). Copies to the host are taken to run in their source's context, too.
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_PEER_COPIES_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_PEER_COPIES_H_
 

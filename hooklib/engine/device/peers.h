@@ -21,7 +21,7 @@ void KeepWhereAllocated(Device* user, const memory::Extent& range, Access access
 // The same for a node in the context; null: of any GPU that works.
 void KeepWhereAllocated(CUcontext context, const memory::Extent& to, const memory::Extent& from);
 
-// Behind copies of the stream inside device memory, destination and source of each: notes those that are work of
+// Behind copies of the stream out of device memory, destination and source of each: notes those that are work of
 // another context (peer_copies.h). No effect for others, and in a capture. Takes the locks of the memory's devices. On
 // the thread of a per-thread default stream.
 void NoteCopied(Stream* stream, std::span<const std::pair<memory::Extent, memory::Extent>> copies);

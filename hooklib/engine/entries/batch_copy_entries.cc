@@ -27,7 +27,7 @@ class Batch {
     copies_.push_back({Extent{}, Extent{at, bytes}});
     source_of_ = operation;
   }
-  // Behind what the same operation reads.
+  // After Read of the same operation.
   void Write(CUdeviceptr at, size_t bytes, size_t operation) {
     Add(&writes_, {at, bytes}, operation);
     if (source_of_ == operation) copies_.back().first = {at, bytes};
