@@ -50,10 +50,13 @@ class PlanBuilder : public ResidencyFigures {
     chunk->SetEvictingElsewhere(IsEvictingElsewhere(std::as_const(*chunk)));
     return chunk->evicting_elsewhere();
   }
+  // Whether a queue of another stream may still be evicting it: nothing that `stream` queues is ordered behind that.
+  bool IsEvictingBeside(Chunk* chunk, StreamId stream) {
+    return IsEvictingElsewhere(chunk) || (chunk->evict_stream() != stream && IsEvicting(*chunk));
+  }
   // Only the newest eviction is recorded. The flag stands for older ones, which may run on other queues.
   void BeginEviction(Chunk* chunk, StreamId stream, uint64_t op) {
-    chunk->SetEvictingElsewhere(IsEvictingElsewhere(std::as_const(*chunk)) ||
-                                (chunk->evict_stream() != stream && IsEvicting(*chunk)));
+    chunk->SetEvictingElsewhere(IsEvictingBeside(chunk, stream));
     chunk->BeginEviction(stream, op);
   }
 

@@ -65,7 +65,7 @@ class BruteCard final : public memory::Timeline {
     Lane& lane = lanes_[launch.stream];
     Immediate(plan);
     for (const Extent& run : plan.stream_discard) {
-      for (Va va = run.base; va < run.end(); va += kChunkBytes) CheckUnmoved(va, launch.stream);
+      for (Va va = run.base; va < run.end(); va += kChunkBytes) CheckUnmoved(va, launch.stream, kDiscardedInEviction);
       Each(run, [&](Page& p) { CheckDiscard(p, launch.stream); });
     }
     if (!plan.stream_discard.empty()) lane.work.push_back({.action = Action::kDiscard, .runs = plan.stream_discard});
@@ -141,6 +141,7 @@ class BruteCard final : public memory::Timeline {
   }
 
  private:
+  static constexpr char kDiscardedInEviction[] = "a chunk is discarded that a queue may be evicting";
   enum class Action : uint8_t { kLaunch, kDiscard, kRepopulate, kPopulate, kFetch, kEvict, kEvictBehind };
   struct Entry {
     Action action;
@@ -207,14 +208,11 @@ class BruteCard final : public memory::Timeline {
         Expect(!lane.IsReady(which) || !Names(lane.Get(which).front().runs, chunk), "a chunk is discarded in transfer");
     }
   }
-  // No queue may move a chunk that is discarded. Its own stream's come before a discard in the stream's order.
-  void CheckUnmoved(Va chunk, StreamId stream) {
+  // No queue may be evicting a chunk that is discarded, or fetched. Its own stream's evictions come first.
+  void CheckUnmoved(Va chunk, StreamId stream, const char* promise) {
     const auto moves = [chunk](const Entry& entry) { return Names(entry.runs, chunk); };
-    for (const auto& [id, lane] : lanes_) {
-      if (id == stream) continue;
-      Expect(std::none_of(lane.out.begin(), lane.out.end(), moves),
-             "a chunk is discarded that a queue may be evicting");
-    }
+    for (const auto& [id, lane] : lanes_)
+      Expect(id == stream || std::none_of(lane.out.begin(), lane.out.end(), moves), promise);
   }
   static void Discard(Page* p) {
     p->discarded = true;
@@ -226,7 +224,7 @@ class BruteCard final : public memory::Timeline {
           &plan.unmap_remote, &plan.repopulate})
       CheckRuns(*runs);
     for (const Extent& run : plan.discard) {
-      for (Va va = run.base; va < run.end(); va += kChunkBytes) CheckUnmoved(va, 0);
+      for (Va va = run.base; va < run.end(); va += kChunkBytes) CheckUnmoved(va, 0, kDiscardedInEviction);
       Each(run, [&](Page& p) {
         CheckDiscard(p, 0);
         Discard(&p);
@@ -270,6 +268,10 @@ class BruteCard final : public memory::Timeline {
     if (step.in_op) {
       Expect(step.in_op == ++lane.in_op, "a fetch has another number");
       Expect(step.in_after_out <= lane.out_op, "a fetch waits for an eviction that is not queued");
+      for (const Extent& run : step.fetch) {
+        for (Va va = run.base; va < run.end(); va += kChunkBytes)
+          CheckUnmoved(va, stream, "a chunk is fetched that another stream's queue may be evicting");
+      }
       lane.in.push_back({.action = Action::kFetch,
                          .runs = step.fetch,
                          .after_out = step.in_after_out,

@@ -26,7 +26,7 @@ const Plan& Residency::RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_
   chunks_.ForAll([&](Chunk& chunk) {
     if (chunk.resident() || chunk.live_bytes == 0 || !chunk.has_contents() || chunk.last_use < since) return;
     if (TouchSampler::IsLeftOut(chunk)) return;
-    if (chunk.evict_op() && !timeline_->OutDone(chunk.evict_stream(), chunk.evict_op())) return;
+    if (IsEvicting(chunk) || IsEvictingElsewhere(&chunk)) return;
     wanted.push_back(&chunk);
   });
   const auto count =

@@ -47,8 +47,7 @@ void Eviction::SweepFaultResidue(StreamId stream) {
     if (chunk->live_bytes == 0) return true;       // to be discarded; listed again if it is reused before
     if (chunk->has_leave_pending()) return false;  // evicted behind this very launch, and perhaps not for good
     // One queue at a time: an eviction's end is known of one queue alone.
-    const bool evicting = IsEvicting(*chunk) && chunk->evict_stream() != stream;
-    if (evicting || IsEvictingElsewhere(chunk)) return false;
+    if (IsEvictingBeside(chunk, stream)) return false;
     if (!MayEvict(*chunk, stream)) {
       is_used = true;
       return false;

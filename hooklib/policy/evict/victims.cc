@@ -84,7 +84,7 @@ uint64_t Eviction::DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step,
       if (++kept == kMaxKept) break;
       continue;
     }
-    // A fetch is ordered behind the newest eviction of the chunk alone, and faults behind none.
+    // A fetch is ordered behind all evictions of the chunk (IsEvictingBeside), and faults behind none.
     const bool evicting = IsEvictingElsewhere(chunk) || (!chunk->is_whole() && IsEvicting(*chunk));
     const bool over = !evicting && chunk->named_at != now_ && IsReclaimable(*chunk) && MayEvict(*chunk, 0);
     if (!over && (evicting || !MayDiscardInStream(*chunk, stream))) {

@@ -79,8 +79,7 @@ void Fetches::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) {
   if (room < fits || beyond) ++stats_.over_budget_launches;
   uint64_t fetched = 0, transient_bytes = 0, residue_bytes = 0;
   for (Chunk* chunk : missing_) {
-    const bool elsewhere = chunk->evict_op() && chunk->evict_stream() != stream &&
-                           !timeline_->OutDone(chunk->evict_stream(), chunk->evict_op());
+    const bool elsewhere = IsEvictingBeside(chunk, stream);
     const bool too_much = fetched + kChunkBytes > stays;
     // A duplicate costs nothing to get rid of behind the launch.
     const bool fetches_excess = launch.strategy ? launch.strategy == GraphStrategy::kFetch : MayDuplicate(*chunk);

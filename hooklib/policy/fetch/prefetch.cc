@@ -40,8 +40,7 @@ bool Fetches::ShouldPrefetch(Chunk* chunk, uint64_t id, StreamId stream) {
     return false;
   }
   if (chunk->has_leave_pending()) return false;  // evicted behind this very launch
-  return !chunk->evict_op() || chunk->evict_stream() == stream ||
-         timeline_->OutDone(chunk->evict_stream(), chunk->evict_op());
+  return !IsEvictingBeside(chunk, stream);
 }
 
 void Fetches::PrefetchChunk(Chunk* chunk, uint64_t at, StreamId stream) {

@@ -243,17 +243,18 @@ void TouchedChunks::ConcludeTouches(std::span<const Va> pages, bool lost) {
   }
 }
 
-// A launch that touches another page of such a chunk would fault again.
+// A launch that touches another page of such a chunk would fault again. One that another stream's queue is evicting
+// waits for a later launch.
 void TouchedChunks::FetchTouched(StreamId stream) {
-  for (const Va base : touched_late_) {
+  std::erase_if(touched_late_, [&](Va base) {
     Chunk* const chunk = chunks_.Find(base);
-    if (chunk && chunk->resident() && !chunk->is_whole() && !chunk->fetch_op()) {
-      chunk->FetchWhole();
-      FetchChunk(chunk, stream, &plan_.now);
-      NotePrefetched(chunk);
-    }
-  }
-  touched_late_.clear();
+    if (!chunk || !chunk->resident() || chunk->is_whole() || chunk->fetch_op()) return true;
+    if (IsEvictingBeside(chunk, stream)) return false;
+    chunk->FetchWhole();
+    FetchChunk(chunk, stream, &plan_.now);
+    NotePrefetched(chunk);
+    return true;
+  });
 }
 
 void TouchedChunks::ForgetTouches() {
