@@ -84,7 +84,8 @@ void PlayedMemory::AddTouch(uint64_t address, uint64_t bytes, uint32_t access, b
 }
 
 // Adds a range of the truth column. Bytes of a tensor that were untouched since its allocation can only have been
-// written, whatever the recorded direction: fresh memory may hold anything. Other bytes keep the recorded direction.
+// written, whatever the recorded direction: fresh memory may hold anything. So can bytes of no tensor in a block whose
+// tensors are reported. Other bytes keep the recorded direction.
 void PlayedMemory::AddTruth(uint64_t address, uint64_t bytes, Access access, std::vector<simgpu_touch>& out) const {
   const uint64_t end = address + bytes;
   const uint32_t touch = TouchOf(access);
@@ -92,8 +93,11 @@ void PlayedMemory::AddTruth(uint64_t address, uint64_t bytes, Access access, std
     const auto found = FindTensor(address);
     if (found == tensors_.end()) {
       const auto next = tensors_.upper_bound(address);
-      const uint64_t until = next == tensors_.end() ? end : std::min(end, next->first);
-      AddTouch(address, until - address, touch, false, out);
+      const auto block = FindBlock(address);
+      uint64_t until = next == tensors_.end() ? end : std::min(end, next->first);
+      const bool is_known = block != blocks_.end();
+      if (is_known) until = std::min(until, block->first + block->second.bytes);
+      AddTouch(address, until - address, is_known && block->second.reported ? SIMGPU_WRITE : touch, false, out);
       address = until;
       continue;
     }
