@@ -10,8 +10,11 @@ namespace differential {
 
 CUarray arr[kMaxBlocks];
 CUtexObject tex[kMaxBlocks];
+CUsurfObject surf[kMaxBlocks];
 
 namespace {
+
+uint64_t g_texture_width[kMaxBlocks], g_surface_width[kMaxBlocks];
 
 // One side of a copy.
 void SetFrom(CUDA_MEMCPY3D* c, CUarray array, CUdeviceptr memory, size_t pitch) {
@@ -42,6 +45,11 @@ CUDA_MEMCPY2D InTwoDimensions(const CUDA_MEMCPY3D& c) {
   return flat;
 }
 
+uint64_t RowOf(CUarray array) {
+  CUDA_ARRAY_DESCRIPTOR got{};
+  return cuArrayGetDescriptor(&got, array) == CUDA_SUCCESS ? got.Width : 1;
+}
+
 CUresult CopyAs(const CUDA_MEMCPY3D& c, ImageForm form, CUstream stream) {
   if (form == kThreeDimensions) return cuMemcpy3DAsync(&c, stream);
   const CUDA_MEMCPY2D flat = InTwoDimensions(c);
@@ -56,7 +64,14 @@ CUresult MakeArray(CUarray* out, size_t width, size_t rows) {
   shape.Height = rows;
   shape.Format = CU_AD_FORMAT_UNSIGNED_INT32;
   shape.NumChannels = 1;
-  const CUresult made = cuArrayCreate(out, &shape);
+  // A card has surfaces of arrays alone that say so.
+  CUDA_ARRAY3D_DESCRIPTOR stored{};
+  stored.Width = shape.Width;
+  stored.Height = rows;
+  stored.Format = shape.Format;
+  stored.NumChannels = 1;
+  stored.Flags = CUDA_ARRAY3D_SURFACE_LDST;
+  const CUresult made = Simulated() ? cuArrayCreate(out, &shape) : cuArray3DCreate(out, &stored);
   if (made != CUDA_SUCCESS) return made;
   CUDA_ARRAY_DESCRIPTOR got{};
   const CUresult asked = cuArrayGetDescriptor(&got, *out);
@@ -147,6 +162,7 @@ CUresult Copy3DBatch(CUdeviceptr to, size_t to_rows, CUdeviceptr from, size_t fr
 
 CUresult MakeTexture(CUtexObject* out, CUarray array, CUdeviceptr memory, size_t bytes) {
   CUDA_RESOURCE_DESC resource{};
+  g_texture_width[out - tex] = array == nullptr ? 0 : RowOf(array);
   if (array != nullptr) {
     resource.resType = CU_RESOURCE_TYPE_ARRAY;
     resource.res.array.hArray = array;
@@ -160,6 +176,28 @@ CUresult MakeTexture(CUtexObject* out, CUarray array, CUdeviceptr memory, size_t
   CUDA_TEXTURE_DESC texture{};
   return cuTexObjectCreate(out, &resource, &texture, nullptr);
 }
+CUresult MakeRowsTexture(CUtexObject* out, CUdeviceptr memory, size_t pitch, size_t rows) {
+  CUDA_RESOURCE_DESC resource{};
+  resource.resType = CU_RESOURCE_TYPE_PITCH2D;
+  resource.res.pitch2D.devPtr = memory;
+  resource.res.pitch2D.format = CU_AD_FORMAT_UNSIGNED_INT32;
+  resource.res.pitch2D.numChannels = 1;
+  resource.res.pitch2D.width = pitch / 4;
+  resource.res.pitch2D.height = rows;
+  resource.res.pitch2D.pitchInBytes = pitch;
+  g_texture_width[out - tex] = pitch / 4;
+  CUDA_TEXTURE_DESC texture{};
+  return cuTexObjectCreate(out, &resource, &texture, nullptr);
+}
+CUresult MakeSurface(CUsurfObject* out, CUarray array) {
+  CUDA_RESOURCE_DESC resource{};
+  resource.resType = CU_RESOURCE_TYPE_ARRAY;
+  resource.res.array.hArray = array;
+  g_surface_width[out - surf] = RowOf(array);
+  return cuSurfObjectCreate(out, &resource);
+}
+uint64_t TextureWidth(int texture) { return g_texture_width[texture]; }
+uint64_t SurfaceWidth(int surface) { return g_surface_width[surface]; }
 
 CUresult WriteValues(CUdeviceptr at, uint32_t value, CUstream stream, bool batch) {
   if (!batch) return cuStreamWriteValue32(stream, at, value, 0);

@@ -1,5 +1,5 @@
 // What generated programs do beside work on blocks: handles that are mapped twice or exported, semaphores of other
-// interfaces, decompression, surfaces, pools' marks, and calls behind an error that lasts.
+// interfaces, decompression, pools' marks, and calls behind an error that lasts.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -9,11 +9,10 @@
 
 namespace differential {
 
-CUsurfObject surf[kMaxBlocks];
-
 namespace {
 
 CUexternalSemaphore g_semaphores[kMaxSemaphores];
+CUevent g_in_place[kMaxSemaphores];  // of semaphores, on a card: no other interface is here that could make them
 auto* const g_next_launch = reinterpret_cast<decltype(&simgpu_next_launch)>(dlsym(RTLD_DEFAULT, "simgpu_next_launch"));
 
 void* AsPointer(uintptr_t at) { return reinterpret_cast<void*>(at); }  // NOLINT(performance-no-int-to-ptr)
@@ -63,16 +62,19 @@ CUresult Export(CUdeviceptr at) {
 }
 
 CUresult MakeSemaphore(int semaphore) {
+  if (!Simulated()) return cuEventCreate(&g_in_place[semaphore], CU_EVENT_DISABLE_TIMING);
   CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC said{};
   said.type = CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD;
   return cuImportExternalSemaphore(&g_semaphores[semaphore], &said);
 }
 CUresult SignalSemaphore(int semaphore, CUstream stream) {
+  if (!Simulated()) return cuEventRecord(g_in_place[semaphore], stream);
   CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS said{};
   said.params.fence.value = 1;
   return cuSignalExternalSemaphoresAsync(&g_semaphores[semaphore], &said, 1, stream);
 }
 CUresult WaitSemaphore(int semaphore, CUstream stream) {
+  if (!Simulated()) return cuStreamWaitEvent(stream, g_in_place[semaphore], 0);
   CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS said{};
   said.params.fence.value = 1;
   return cuWaitExternalSemaphoresAsync(&g_semaphores[semaphore], &said, 1, stream);
@@ -109,29 +111,10 @@ CUresult Unpack(CUdeviceptr to, CUdeviceptr from, size_t packed, size_t unpacked
   one.dstActBytes = static_cast<cuuint32_t*>(AsPointer(to + unpacked));
   one.algo = CU_MEM_DECOMPRESS_ALGORITHM_DEFLATE;
   size_t failed = 0;
-  return cuMemBatchDecompressAsync(&one, 1, 0, &failed, stream);
-#else
-  return cuMemcpyDtoDAsync(to, from, packed, stream);
+  const CUresult unpacked_here = cuMemBatchDecompressAsync(&one, 1, 0, &failed, stream);
+  if (unpacked_here != CUDA_ERROR_NOT_SUPPORTED) return unpacked_here;
 #endif
-}
-
-CUresult MakeSurface(CUsurfObject* out, CUarray array) {
-  CUDA_RESOURCE_DESC resource{};
-  resource.resType = CU_RESOURCE_TYPE_ARRAY;
-  resource.res.array.hArray = array;
-  return cuSurfObjectCreate(out, &resource);
-}
-CUresult MakeRowsTexture(CUtexObject* out, CUdeviceptr memory, size_t pitch, size_t rows) {
-  CUDA_RESOURCE_DESC resource{};
-  resource.resType = CU_RESOURCE_TYPE_PITCH2D;
-  resource.res.pitch2D.devPtr = memory;
-  resource.res.pitch2D.format = CU_AD_FORMAT_UNSIGNED_INT32;
-  resource.res.pitch2D.numChannels = 1;
-  resource.res.pitch2D.width = pitch / 4;
-  resource.res.pitch2D.height = rows;
-  resource.res.pitch2D.pitchInBytes = pitch;
-  CUDA_TEXTURE_DESC texture{};
-  return cuTexObjectCreate(out, &resource, &texture, nullptr);
+  return cuMemcpyDtoDAsync(to, from, packed, stream);  // a Hopper card has no unit for it
 }
 
 CUresult AskPool(CUmemoryPool one) {

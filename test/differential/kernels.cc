@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "machine.h"
+#include "try.h"
 
 namespace differential {
 namespace {
@@ -35,6 +36,10 @@ const char kSimulatedImage[] =
   "cvt.u64.u32 %i, %r1; shl.b64 %i, %i, 2;\n"                           \
   "cvt.u64.u32 %d, %r2; shl.b64 %d, %d, 2;\n"                           \
   "NEXT: setp.ge.u64 %q, %i, %n; @%q bra DONE;\n" body "add.u64 %i, %i, %d; bra NEXT;\nDONE: ret;\n"
+// %r3, %r1: the column and the row of word i / 4, of rows of p4 words.
+#define WORD_IN_ROW                                                                       \
+  "ld.param.u64 %t, [p4]; cvt.u32.u64 %r2, %t; shr.u64 %t, %i, 2; cvt.u32.u64 %r3, %t;\n" \
+  "div.u32 %r1, %r3, %r2; rem.u32 %r3, %r3, %r2;\n"
 #define REGISTERS                     \
   ".reg .pred %q; .reg .u32 %r<8>;\n" \
   ".reg .u64 %i, %d, %n, %o, %a, %b, %t, %k;\n"
@@ -59,10 +64,32 @@ const char kPtxImage[] =
     "cvt.u32.u64 %r7, %k;\n"
     LOOP("add.u64 %t, %o, %i; ld.global.u32 %r4, [%t]; mad.lo.u32 %r4, %r4, 0x85EBCA6B, %r7;\n"
          "shr.u32 %r5, %r4, 11; xor.b32 %r4, %r4, %r5; st.global.u32 [%t], %r4;\n")
+    "}\n"
+    ".visible .entry sample(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3) {\n" REGISTERS
+    "ld.param.u64 %a, [p0]; ld.param.u64 %o, [p1]; ld.param.u64 %n, [p2]; ld.param.u64 %k, [p3];\n"
+    "cvt.u32.u64 %r7, %k;\n"
+    LOOP("shr.u64 %t, %i, 2; cvt.u32.u64 %r3, %t;\n"
+         "tex.1d.v4.u32.s32 {%r4, %r5, %r6, %r0}, [%a, {%r3}];\n"
+         "mad.lo.u32 %r4, %r4, 0x9E3779B1, %r7; add.u64 %t, %o, %i; st.global.u32 [%t], %r4;\n")
+    "}\n"
+    ".visible .entry sample_rows(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4) {\n"
+    REGISTERS
+    "ld.param.u64 %a, [p0]; ld.param.u64 %o, [p1]; ld.param.u64 %n, [p2]; ld.param.u64 %k, [p3];\n"
+    "cvt.u32.u64 %r7, %k;\n"
+    LOOP(WORD_IN_ROW
+         "tex.2d.v4.u32.s32 {%r4, %r5, %r6, %r0}, [%a, {%r3, %r1}];\n"
+         "mad.lo.u32 %r4, %r4, 0x9E3779B1, %r7; add.u64 %t, %o, %i; st.global.u32 [%t], %r4;\n")
+    "}\n"
+    ".visible .entry store(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4) {\n" REGISTERS
+    "ld.param.u64 %o, [p0]; ld.param.u64 %a, [p1]; ld.param.u64 %n, [p2]; ld.param.u64 %k, [p3];\n"
+    "cvt.u32.u64 %r7, %k;\n"
+    LOOP(WORD_IN_ROW
+         "add.u64 %t, %a, %i; ld.global.u32 %r4, [%t]; mad.lo.u32 %r4, %r4, 0x85EBCA6B, %r7; shl.b32 %r3, %r3, 2;\n"
+         "sust.b.2d.b32.trap [%o, {%r3, %r1}], {%r4};\n")
     "}\n";
 
 std::atomic<bool> g_marks[kMaxMarks];
-CUfunction g_functions[kMaxModules][3], g_sample[kMaxModules], g_store[kMaxModules];
+CUfunction g_functions[kMaxModules][3], g_sample[kMaxModules], g_sample_rows[kMaxModules], g_store[kMaxModules];
 CUfunction g_kernels[3];  // of a library: of every context
 enum { kMixFunction, kUpdateFunction, kChaseFunction };
 
@@ -127,9 +154,9 @@ CUresult Load(int module) {
     const CUresult found = cuModuleGetFunction(&g_functions[module][i], m[module], names[i]);
     if (found != CUDA_SUCCESS) return found;
   }
-  if (!Simulated()) return CUDA_SUCCESS;
-  const CUresult stores = cuModuleGetFunction(&g_store[module], m[module], "store");
-  return stores == CUDA_SUCCESS ? cuModuleGetFunction(&g_sample[module], m[module], "sample") : stores;
+  TRY(cuModuleGetFunction(&g_store[module], m[module], "store"));
+  TRY(cuModuleGetFunction(&g_sample[module], m[module], "sample"));
+  return cuModuleGetFunction(&g_sample_rows[module], m[module], Simulated() ? "sample" : "sample_rows");
 }
 
 CUresult Global(int block, int module) {
@@ -153,15 +180,17 @@ CUresult Chase(int module, CUstream stream, CUdeviceptr table, size_t bytes, uin
   return Launch(module, kChaseFunction, stream, kPlain, values, 3);
 }
 
-CUresult Sample(int module, CUstream stream, CUtexObject texture, CUdeviceptr out, size_t bytes, uint64_t k) {
-  uint64_t values[] = {texture, out, bytes, k};
-  void* params[] = {&values[0], &values[1], &values[2], &values[3]};
-  return cuLaunchKernel(g_sample[module], kBlocks, 1, 1, kThreads, 1, 1, 0, stream, params, nullptr);
+CUresult Sample(int module, CUstream stream, int texture, CUdeviceptr out, size_t bytes, uint64_t k) {
+  const uint64_t width = TextureWidth(texture);
+  uint64_t values[] = {tex[texture], out, bytes, k, width};
+  void* params[] = {&values[0], &values[1], &values[2], &values[3], &values[4]};
+  const CUfunction kernel = width == 0 ? g_sample[module] : g_sample_rows[module];
+  return cuLaunchKernel(kernel, kBlocks, 1, 1, kThreads, 1, 1, 0, stream, params, nullptr);
 }
 
-CUresult Store(int module, CUstream stream, CUsurfObject surface, CUdeviceptr data, size_t bytes, uint64_t k) {
-  uint64_t values[] = {surface, data, bytes, k};
-  void* params[] = {&values[0], &values[1], &values[2], &values[3]};
+CUresult Store(int module, CUstream stream, int surface, CUdeviceptr data, size_t bytes, uint64_t k) {
+  uint64_t values[] = {surf[surface], data, bytes, k, SurfaceWidth(surface)};
+  void* params[] = {&values[0], &values[1], &values[2], &values[3], &values[4]};
   return cuLaunchKernel(g_store[module], kBlocks, 1, 1, kThreads, 1, 1, 0, stream, params, nullptr);
 }
 

@@ -139,14 +139,17 @@ CUresult Copy3D(CUdeviceptr to, size_t to_rows, CUdeviceptr from, size_t from_ro
 // The same as two copies of one batch, whose order among each other is free.
 CUresult Copy3DBatch(CUdeviceptr to, size_t to_rows, CUdeviceptr from, size_t from_rows, size_t width, size_t rows,
                      size_t slices, CUstream stream);
-// A texture over an array, or with a null one over memory.
+// A texture over an array, or with a null one over memory. `out` is one of tex[], or of surf[].
 CUresult MakeTexture(CUtexObject* out, CUarray array, CUdeviceptr memory, size_t bytes);
-// out[i] = mix of the texture's words and k.
 CUresult MakeRowsTexture(CUtexObject* out, CUdeviceptr memory, size_t pitch, size_t rows);
 CUresult MakeSurface(CUsurfObject* out, CUarray array);
-// surface[i] = mix of data[i] and k.
-CUresult Store(int module, CUstream stream, CUsurfObject surface, CUdeviceptr data, size_t bytes, uint64_t k);
-CUresult Sample(int module, CUstream stream, CUtexObject texture, CUdeviceptr out, size_t bytes, uint64_t k);
+// The words of a row of tex[texture], 0 where it has no rows, and of surf[surface].
+uint64_t TextureWidth(int texture);
+uint64_t SurfaceWidth(int surface);
+// surf[surface][i] = mix of data[i] and k.
+CUresult Store(int module, CUstream stream, int surface, CUdeviceptr data, size_t bytes, uint64_t k);
+// out[i] = mix of tex[texture][i] and k.
+CUresult Sample(int module, CUstream stream, int texture, CUdeviceptr out, size_t bytes, uint64_t k);
 // The stream writes one word, or two by one call.
 CUresult WriteValues(CUdeviceptr at, uint32_t value, CUstream stream, bool batch);
 

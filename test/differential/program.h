@@ -115,8 +115,8 @@ struct Target {
   int gpus = 1;
   bool green_contexts = false;
   bool discard = false;
-  bool textures = false;  // kernels that sample exist for the simulated GPU only
-  // 2 to 5: also the later forms; without them the programs of a seed stay as they were.
+  bool textures = false;
+  // 2 to 6: also the later forms; without them the programs of a seed stay as they were.
   int forms = 1;
   // Programs rely on cuMemFree's wait, and on frees, and the legacy stream's events, as parts of its barrier.
   bool waits = false;

@@ -48,6 +48,7 @@ struct Line {
 struct Block {
   bool live = false, defined = false, host = false, table = false, registered = false;
   bool texture = false, surface = false;
+  int texture_family = -1;  // of the context that made the texture, from the sixth forms on
   bool is_exportable = false, is_plain = false;
   bool word = false;  // of values that streams write and wait for
   BlockKind kind = kAllocated;

@@ -42,10 +42,16 @@ bool World::Sample(const Op& op, Random& random) {
   if (is_array ? contexts[blocks[op.a].context].family != contexts[context].family : !Reaches(context, op.a))
     return false;
   if (!Reaches(context, op.b)) return false;
+  // A texture is of its context, and a capture forbids to make one (900, H200, driver 580). The simulated GPU asks
+  // neither, nor do the forms before the sixth.
+  const int family = target_.forms >= 6 ? contexts[context].family : -1;
+  if (blocks[op.a].texture && blocks[op.a].texture_family != family) return false;
+  if (!blocks[op.a].texture && target_.forms >= 6 && !Unsafe(ThreadFor(stream, op.thread))) return false;
   const int64_t bytes = std::min(blocks[op.a].bytes, blocks[op.b].bytes) / 4 * 4;
   const bool whole = bytes == blocks[op.b].bytes;
   const int thread = ThreadFor(stream, op.thread);
   if (!Begin(op, stream, {{op.b, true, whole}, {op.a, false, false}}, random)) return false;
+  if (target_.forms >= 6) Use(thread, context);
   const bool in_rows = target_.forms >= 2 && blocks[op.a].kind == kPitchedRows;
   if (in_rows && !blocks[op.a].texture) {
     Emit(kTextureOfRows, thread, {op.a, blocks[op.a].pitch, blocks[op.a].rows});
@@ -53,6 +59,7 @@ bool World::Sample(const Op& op, Random& random) {
   }
   if (!blocks[op.a].texture) Emit(is_array ? kTextureOfArray : kTexture, thread, {op.a, blocks[op.a].bytes / 4 * 4});
   blocks[op.a].texture = true;
+  blocks[op.a].texture_family = family;
   Emit(kSample, thread, {context, streams[stream].number, op.a, op.b, bytes, random.Below(1 << 20)});
   return true;
 }

@@ -13,10 +13,12 @@ bool World::Store(const Op& op, Random& random) {
   if (streams[stream].capture >= 0 || blocks[op.b].host || blocks[op.b].kind == kGlobalOfModule) return false;
   const int context = streams[stream].context;
   if (contexts[blocks[op.a].context].family != contexts[context].family || !Reaches(context, op.b)) return false;
+  if (!blocks[op.a].surface && target_.forms >= 6 && !Unsafe(ThreadFor(stream, op.thread))) return false;
   const int64_t bytes = std::min(blocks[op.a].bytes, blocks[op.b].bytes) / 4 * 4;
   const bool whole = bytes == blocks[op.a].bytes;
   const int thread = ThreadFor(stream, op.thread);
   if (!Begin(op, stream, {{op.a, true, whole}, {op.b, false, false}}, random)) return false;
+  if (target_.forms >= 6) Use(thread, context);
   if (!blocks[op.a].surface) Emit(kSurface, thread, {op.a});
   blocks[op.a].surface = true;
   Emit(kStore, thread, {context, streams[stream].number, op.a, op.b, bytes, random.Below(1 << 20)});

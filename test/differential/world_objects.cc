@@ -198,6 +198,8 @@ void World::EndLines(int context) {
   for (int i = 0; i < kMaxBlocks; ++i) {
     if (blocks.At(i).live && blocks.At(i).context == context) FreeBlock(i);
   }
+  blocks.ChangeIf([&](const Block& one) { return one.live && one.texture && one.texture_family == context; },
+                  [](Block& one) { one.texture = false; });
   graphs.ChangeIf([&](const Graph& one) { return one.live && one.context == context; },
                   [](Graph& one) { one = Graph{}; });
   events_[context].clear();

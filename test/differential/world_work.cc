@@ -179,7 +179,9 @@ bool World::EndBlock(const Op& op, Random& random) {
   } else {
     // The address says whose memory it is: another context may be current.
     Use(op.thread, random.OneIn(4) ? random.Below(target_.gpus) : block.context);
+    if (block.texture && target_.forms >= 6) Use(op.thread, block.texture_family);
     if (block.texture) Emit(kEndTexture, op.thread, {op.a});
+    if (block.surface && target_.forms >= 6) Use(op.thread, block.context);
     if (block.surface) Emit(kEndSurface, op.thread, {op.a});
     if (block.kind == kInArray) {
       Emit(kEndArray, op.thread, {op.a});
