@@ -268,8 +268,14 @@ bool Arbiter::NeedsTokens(Nanos now) {
   }
   // While an opportunistic client works, the others' first launches must be seen at once, so that it yields.
   // Under pressure the token also decides whose memory is resident: a client that works needs it, even if alone.
-  const bool tokens = limited || opportunistic || (pressure_ && !workers.empty());
+  const bool pressed = pressure_ && !workers.empty();
+  const bool tokens = limited || opportunistic || pressed;
   const bool enforced = enforcement_.Update(workers, tokens, policy_.window, now);
+  reason_ = pressed         ? "the working sets exceed its memory"
+            : limited       ? "a container that works has a compute limit"
+            : opportunistic ? "an opportunistic container works"
+            : enforced      ? "containers did not get their compute requests, or it is measured whether they do"
+                            : "";
   return tokens || enforced;
 }
 

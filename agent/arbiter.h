@@ -14,6 +14,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -77,6 +78,8 @@ class Arbiter {
 
   // Launches need a token now. A client that is alone and has no limit needs none.
   bool NeedsTokens(Nanos now);
+  // Why the last NeedsTokens() said yes, for people; empty: it said no.
+  std::string_view reason() const { return reason_; }
   double Share(ClientId client, Nanos now) const;  // of the window
   Nanos QuantumOf(ClientId client) const;
   bool pressure() const { return pressure_; }
@@ -133,6 +136,7 @@ class Arbiter {
   Nanos switch_cost_ = 0;
   std::vector<ClientId> resident_;
   Nanos resident_since_ = 0;
+  std::string_view reason_;
   bool released_idle_ = false;  // the last holder released the token for lack of work
   uint64_t next_id_ = 1;
 };

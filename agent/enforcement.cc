@@ -123,13 +123,18 @@ bool Enforcement::Update(const std::vector<Worker>& workers, bool tokens, Nanos 
     busy += w.usage->Used(now, recent) + std::min(w.running, recent);
     most = std::max<Nanos>(most, w.request);
   }
+  const bool equal = most * workers.size() <= kWhole + kWhole / 20;
   // A client below its request needs no token while the GPU has time to spare.
   if (workers.size() < 2 || busy < recent / 10 * (on_ ? 5 : 8)) {
-    End(now);
+    // Time to spare under tokens says that each client got what it wanted: so it is owed no more than that.
+    if (on_ && equal && workers.size() >= 2 && now - on_since_ >= kLag + kMinJudged) {
+      BeginTrial(workers, window, now);
+    } else {
+      End(now);
+    }
     overlapping_since_ = 0;
     return false;
   }
-  const bool equal = most * workers.size() <= kWhole + kWhole / 20;
   if (on_) {
     if (tokens) on_since_ = now;
     if (begins && now - trial_ >= 2 * window) {
@@ -153,8 +158,9 @@ bool Enforcement::Update(const std::vector<Worker>& workers, bool tokens, Nanos 
   if (begins || busy < recent / 4 * 5) overlapping_since_ = 0;
   if (overlapping_since_ == 0) overlapping_since_ = now;
   // Estimates of clients that always work are equal, whatever the driver gives to each. So it is measured once.
-  const bool unknown = !tokens && equal && now - overlapping_since_ >= window &&
-                       !std::ranges::all_of(workers, [&](const Worker& w) { return account(w).fair; });
+  const auto is_known = [&](const Worker& w) { return account(w).fair || now < account(w).wanted_until; };
+  const bool unknown =
+      !tokens && equal && now - overlapping_since_ >= window && !std::ranges::all_of(workers, is_known);
   if (unknown) {
     wait_ = kFirstTrial;
     Begin(now);

@@ -99,7 +99,8 @@ void Node::UpdateDemand(uint64_t now_ns) {
       card->tokens_ns += now_ns - card->tokens_since_ns;
     }
     FollowToken(*card, now_ns);
-    AddEvent("", tokens ? "tokens demanded" : "tokens not demanded", "GPU " + uuid);
+    AddEvent("", tokens ? "tokens demanded" : "tokens not demanded",
+             "GPU " + uuid + (tokens ? ": " + std::string(card->arbiter.reason()) : ""));
     for (auto& [id, s] : sessions_) {
       if (s->phase != Session::Phase::kServed) continue;
       for (size_t i = 0; i < s->allocation->spec.gpus.size(); ++i) {

@@ -58,11 +58,14 @@ TEST_CASE("a limit and memory pressure demand tokens while a client has work") {
   CHECK_FALSE(arbiter.NeedsTokens(t + 10 * kSec));  // one client without a limit never needs tokens
   arbiter.SetClient(1, 500000, 800000);
   CHECK(arbiter.NeedsTokens(t + 10 * kSec));
+  CHECK(arbiter.reason() == "a container that works has a compute limit");
   CHECK_FALSE(arbiter.NeedsTokens(t + 20 * kSec));  // without work no token is needed
+  CHECK(arbiter.reason().empty());
   arbiter.SetClient(1, 500000, 1000000);
   arbiter.Observe(1, 100 * kMs, 50, true, t + 20 * kSec);
   arbiter.SetPressure(true, 50 * kMs);
   CHECK(arbiter.NeedsTokens(t + 20 * kSec));
+  CHECK(arbiter.reason() == "the working sets exceed its memory");
   CHECK(arbiter.QuantumOf(1) == 2 * kSec);  // a costly switch makes time slices longer,
   arbiter.SetPressure(true, kSec);
   CHECK(arbiter.QuantumOf(1) == 15 * kSec);  // up to the client's share of the window

@@ -208,6 +208,7 @@ def tokens_are_demanded_granted_and_revoked(a):
 
     threading.Thread(target=work, daemon=True).start()
     wait_for("tokens demanded", lambda: h.last()[12] == "1")
+    assert a.events("tokens demanded")[-1]["text"].endswith(": a container that works has a compute limit")
     h.command("request 0 20000000")
     grant = h.expect("grant")
     assert int(grant[2]) == 20000000, grant

@@ -173,3 +173,21 @@ TEST_CASE("tokens end when one of two clients stops, or the GPU has spare time")
   calm.Run(40 * kSec);
   CHECK(calm.TokensBetween(25 * kSec, 40 * kSec) == 0);
 }
+
+// llama.cpp's servers with four requests each, on an H200: prompts, and tokens whose batches are small or large. In
+// turns they leave the GPU idle for more than half of the time.
+TEST_CASE("servers whose load changes from one half second to the next have tokens for a small part of the time") {
+  Gpu gpu({{500000, 0.22, 0.5, 0.5}, {500000, 0.22, 0.5, 0.5}});
+  uint32_t random = 1;
+  for (Nanos t = 500 * kMs; t <= 300 * kSec; t += 500 * kMs) {
+    for (Client& c : gpu.clients) {
+      random = random * 1664525 + 1013904223;
+      c.estimate = 0.3 + 0.7 * (random >> 16) / 65536;
+    }
+    const double sum = gpu.clients[0].estimate + gpu.clients[1].estimate;
+    for (Client& c : gpu.clients) c.by_driver = c.estimate / std::max(sum, 1.0);
+    gpu.Run(t);
+  }
+  CHECK(gpu.TokensBetween(0, 20 * kSec) < 0.15);
+  CHECK(gpu.TokensBetween(20 * kSec, 300 * kSec) < 0.03);
+}

@@ -20,7 +20,14 @@ class Config:
     card_gib: int = 16  # that the agent offers
     cache_mib: int = 1280
     over: bool = False  # weights and cache: OVER times the GPU, of all servers together
+    large: bool = False  # as large as those, on a GPU of twice the memory
     idle: bool = False  # the last server has no requests
+
+    def live_mib(self, card_gib):
+        """Weights and cache of each server; None: `cache_mib` says it."""
+        if not (self.over or self.large):
+            return None
+        return int(OVER * card_gib * 1024 / self.servers / (2 if self.large else 1))
 
     def levels(self):
         return LEVELS if self.idle else tuple(n for n in LEVELS if n >= self.servers)
@@ -40,6 +47,8 @@ CONFIGS = {
         Config("two", "two at 0.5 + 0.5", 2, 0.5),
         Config("two-bare", "two, nothing controls the sharing", 2, None),
         Config("two-over", "two at 0.5 + 0.5, together 1.5 times the GPU", 2, 0.5, card_gib=12, over=True),
+        Config("two-large", "two at 0.5 + 0.5, the same memory, which fits", 2, 0.5, card_gib=24, large=True),
+        Config("two-large-bare", "two, the same memory, nothing controls it", 2, None, card_gib=24, large=True),
         Config("dedicated-hooked", "one server at 1.0", 1, 1.0),
         Config("idle", "one that works beside one without requests, 0.5 + 0.5", 2, 0.5, idle=True),
         Config("four", "four at 0.25", 4, 0.25, cache_mib=384),
@@ -132,7 +141,9 @@ def goals(measured):
     """(row, goal, value, met) of one engine; measured: {config: {level: summary}}."""
     rows = []
     for n in LEVELS:
-        dedicated, two, over = (measured.get(c, {}).get(n) for c in ("dedicated", "two", "two-over"))
+        dedicated, two, over, large = (
+            measured.get(c, {}).get(n) for c in ("dedicated", "two", "two-over", "two-large")
+        )
         if dedicated and two:
             part = two["sum"] / dedicated["sum"] if dedicated["sum"] else 0
             rows.append((f"two at 0.5 + 0.5, {n} requests", f"> {SM_FRACTIONS[n]} of dedicated", part,
@@ -141,6 +152,10 @@ def goals(measured):
             part = over["sum"] / two["sum"] if two["sum"] else 0
             rows.append((f"the same with {OVER} times the memory, {n} requests", f">= {OVER_GOAL} of two that fit",
                          part, part >= OVER_GOAL))  # fmt: skip
+        if large and over:
+            part = over["sum"] / large["sum"] if large["sum"] else 0
+            rows.append((f"the same with {OVER} times the memory, {n} requests",
+                         f">= {OVER_GOAL} of the same memory that fits", part, part >= OVER_GOAL))  # fmt: skip
     return rows
 
 

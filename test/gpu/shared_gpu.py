@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
@@ -67,6 +68,7 @@ class SharedGpu:
             nvml, self.gpu = [], []
         # Memory for all evictions; set here, since a machine that grows its memory on use reports too little.
         config += f"host_memory: {{bytes: {4 * self.gib}Gi}}\n"
+        config += os.environ.get("SHARED_GPU_AGENT", "")  # more lines of the agent's configuration, for a trial
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         (self.dir / "agent.yaml").write_text(
@@ -91,7 +93,7 @@ class SharedGpu:
             env=self.env,
             stderr=self.log,
         )
-        self.running, self.shares = [], {}
+        self.running, self.shares, self.watched = [], {}, None
         end = time.monotonic() + 20
         while not self.status():
             if time.monotonic() > end or self.agent.poll() is not None:
@@ -186,6 +188,19 @@ class SharedGpu:
         except OSError:
             return None
 
+    def watch(self, period=0.5):
+        """Writes the agent's status to OUT/timeline.jsonl until the GPU is closed, a line each `period` seconds."""
+        self.watched = threading.Event()
+
+        def write():
+            with open(OUT / "timeline.jsonl", "a") as file:
+                while not self.watched.wait(period):
+                    if status := self.status():
+                        json.dump({"s": round(time.monotonic() - STARTED, 2), **status}, file)
+                        file.write("\n")
+
+        threading.Thread(target=write, daemon=True).start()
+
     def token_seconds(self):
         """How long launches have needed a compute token, by the agent's metrics; None: it does not answer."""
         try:
@@ -196,6 +211,11 @@ class SharedGpu:
         return sum(float(s.split()[-1]) for s in lines if s.startswith("sluice_gpu_tokens_demanded_seconds_total{"))
 
     def close(self):
+        if self.watched:
+            self.watched.set()
+            command = [self.build / "bin" / "sluice", "events", "--run-dir", self.dir / "run"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+            (self.dir / "err-events").write_text(done.stdout + done.stderr)
         for p in self.running:
             p.terminate()
         for p in (*self.running, self.agent):

@@ -58,7 +58,8 @@ class Clients:
                     self.submit(self.output)
                 else:
                     left -= 1
-        first = [1e3 * (times[0] - arrived) for _, arrived, times, _ in ended if begin <= times[0] < end]
+        # The first prompts all come at once, before the measured time.
+        first = [1e3 * (times[0] - arrived) for _, arrived, times, _ in ended if begin <= arrived and times[0] < end]
         return {
             "at_once": at_once,
             "seconds": seconds,
