@@ -197,8 +197,12 @@ bool World::EndBlock(const Op& op, Random& random) {
           std::any_of(captures.begin(), captures.end(), [](const Capture& one) { return one.open; });
       if (waits && target_.waits && !(is_captured && HidesWork(block.context, op.thread))) HostWaited(block.context);
       for (const Stamp& use : uses) {
-        const bool is_known = use.line >= 0 && (group_ == 0 || use.line == group_line_);
-        if (target_.copies && waits && use.awaited && is_known) host_.Add(use);
+        if (use.line < 0 || !use.awaited) continue;
+        // Its own context's copies are work as all of its streams', above.
+        const int context = streams[lines_[use.line].stream].context;
+        const bool is_own = contexts[context].family == contexts[block.context].family;
+        const bool is_known = group_ == 0 || use.line == group_line_;
+        if (target_.copies && waits && !is_own && is_known) host_.Add(use);
       }
       // Beside other threads, one of them may have got the address again.
       if (random.OneIn(8) && group_ == 0) Emit(kFreeAgain, op.thread, {op.a});
