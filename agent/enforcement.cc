@@ -7,14 +7,16 @@ namespace sluice::agent {
 namespace {
 
 constexpr Nanos kMs = 1'000'000;
-constexpr Nanos kMinJudged = 100 * kMs;       // hooks write their figures so often
-constexpr Nanos kLag = 300 * kMs;             // of figures about launches
-constexpr Nanos kFirstTrial = 2000 * kMs;     // behind the begin of tokens
-constexpr Nanos kTrialStart = 2000 * kMs;     // a trial is watched closely for so long
-constexpr Nanos kTrialStep = 50 * kMs;        // between two updates meanwhile
-constexpr Nanos kWantedFor = 120'000 * kMs;   // then it is measured again how much a client wants
-constexpr Nanos kMaxTrialWindows = 32;        // between trials
-constexpr uint64_t kMaxLaunches = 1'000'000;  // between two readings; a process may claim any number
+constexpr Nanos kMinJudged = 100 * kMs;         // hooks write their figures so often
+constexpr Nanos kLag = 300 * kMs;               // of figures about launches
+constexpr Nanos kFirstTrial = 2000 * kMs;       // behind the begin of tokens
+constexpr Nanos kTrialStart = 2000 * kMs;       // a trial is watched closely for so long
+constexpr Nanos kTrialStep = 50 * kMs;          // between two updates meanwhile
+constexpr Nanos kMinMeasured = 500 * kMs;       // of what clients want
+constexpr Nanos kWantedFor = 60;                // times the time of a measurement it is known how much a client wants,
+constexpr Nanos kMaxWantedFor = 120'000 * kMs;  // but no longer
+constexpr Nanos kMaxTrialWindows = 32;          // between trials
+constexpr uint64_t kMaxLaunches = 1'000'000;    // between two readings; a process may claim any number
 
 }  // namespace
 
@@ -108,7 +110,7 @@ void Enforcement::BeginTrial(const std::vector<Worker>& workers, Nanos window, N
     const Nanos used = w.usage->Used(now, measured) + std::min(w.running, measured);
     const Nanos launches = a.launches.Used(now, measured);
     a.wanted = static_cast<uint32_t>(std::min<Nanos>(w.request, used * 1000 / std::max<Nanos>(measured / 1000, 1)));
-    a.wanted_until = now + kWantedFor;
+    a.wanted_until = now + std::min(kMaxWantedFor, measured * kWantedFor);
     a.launch_ns = launches > 0 ? static_cast<double>(used) / static_cast<double>(launches) : 0;
   }
   End(now);
@@ -127,7 +129,8 @@ bool Enforcement::Update(const std::vector<Worker>& workers, bool tokens, Nanos 
   // A client below its request needs no token while the GPU has time to spare.
   if (workers.size() < 2 || busy < recent / 10 * (on_ ? 5 : 8)) {
     // Time to spare under tokens says that each client got what it wanted: so it is owed no more than that.
-    if (on_ && equal && workers.size() >= 2 && now - on_since_ >= kLag + kMinJudged) {
+    if (on_ && equal && workers.size() >= 2) {
+      if (now - on_since_ < kLag + kMinMeasured) return true;
       BeginTrial(workers, window, now);
     } else {
       End(now);

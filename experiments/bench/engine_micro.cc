@@ -8,8 +8,10 @@
 //   engine_micro [SCALE] paired        launches through the hook and around it, alternating in one process: the hook's
 //                                      cost, on one core at one clock. Without the hook the difference is about 0.
 //   engine_micro [SCALE] stepped       the instructions of 64 * SCALE launches of each kind (16 * SCALE larger than the
-//                                      budget), by single-stepping, for machines without a performance counter: mean
-//                                      and median of all, and the mean inside the engine, the shim and the driver
+//                                      budget) and of the two calls of Triton's launches (a question about a pointer,
+//                                      cuLaunchKernelEx), by single-stepping, for machines without a performance
+//                                      counter: mean and median of all, and the mean inside the engine, the shim and
+//                                      the driver
 // Prints one RESULT line of JSON. Needs only libcuda.so.1, found as applications find it.
 #include <cuda.h>
 #include <dlfcn.h>
@@ -248,7 +250,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (stepped) {
-    const int count = std::min(64 * scale, sluice::bench::StepCounter::kMaxSamples / 3);
+    const int count = std::min(64 * scale, sluice::bench::StepCounter::kMaxSamples / 5);
     const auto print = [&](const char* kind, int launches, CUdeviceptr* first, CUdeviceptr* second, unsigned grid) {
       void* parameters[] = {first, second, &n};
       PrintStepped(*counter, kind, launches,
@@ -261,6 +263,19 @@ int main(int argc, char** argv) {
     print("one", count, &b, &b, 2);
     std::printf(", ");
     print("two", count / 4, &a, &b, 3);
+    // As Triton launches: a question about each pointer, and a launch with a configuration.
+    CUdeviceptr mapped = 0;
+    std::printf(", ");
+    PrintStepped(*counter, "question", count,
+                 [&] { CALL(cuPointerGetAttribute, &mapped, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, c); });
+    CUlaunchConfig config{};
+    config.gridDimX = config.gridDimY = config.gridDimZ = 1;
+    config.blockDimX = 32;
+    config.blockDimY = config.blockDimZ = 1;
+    config.hStream = stream;
+    void* parameters[] = {&c, &d, &n};
+    std::printf(", ");
+    PrintStepped(*counter, "extended", count, [&] { CALL(cuLaunchKernelEx, &config, empty, parameters, nullptr); });
     std::printf("}\n");
     return 0;
   }
