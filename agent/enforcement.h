@@ -2,6 +2,10 @@
 // work, and cost less than tokens: so tokens are for clients of which one takes the time of another. Pure.
 //
 //  - A client is starved when it lacks time, and another one exceeds its request. Both are judged since both have work.
+//  - Loads change from one second to the next. Where tokens leave the GPU idle for half of the time and the client took
+//  no
+//    more with them, it did not want more: the next suspicion must last eight times as long, one of half its due a
+//    window.
 //  - Where the requests are equal, tokens are left out for a trial. It ends as soon as a client is starved. Each next
 //    one comes later.
 //  - Without tokens use is estimated. Events around kernels of processes that run at the same time include the others'
@@ -21,6 +25,7 @@ namespace sluice::agent {
 
 class Enforcement {
  public:
+  static constexpr Nanos kMinJudged = 100'000'000;  // hooks write their figures so often
   using ClientId = uint64_t;
   struct Worker {  // a client with work
     ClientId id;
@@ -50,7 +55,13 @@ class Enforcement {
     double launch_ns = 0;    // under tokens; 0: unknown
   };
   bool NoteWork(const std::vector<Worker>& workers, Nanos window, Nanos now);  // true: a client begins
-  bool Starved(const std::vector<Worker>& workers, bool equal, Nanos window, Nanos now) const;
+  struct Suspicion {
+    ClientId client;
+    double part;  // of the time, that it had
+  };
+  // A client that lacks time of which another one has too much; nullopt: none.
+  std::optional<Suspicion> Starved(const std::vector<Worker>& workers, bool equal, Nanos window, Nanos now) const;
+  void JudgeSpareTime(const std::vector<Worker>& workers, Nanos window, Nanos now);
   void Begin(Nanos now);
   void End(Nanos now);
   void BeginTrial(const std::vector<Worker>& workers, Nanos window, Nanos now);
@@ -58,8 +69,10 @@ class Enforcement {
   std::map<ClientId, Account> accounts_;
   bool on_ = false;
   Nanos on_since_ = 0, off_since_ = 0;
-  Nanos trial_ = 0;              // when the last one began; 0: none
-  Nanos wait_ = 0;               // with tokens, before a trial
+  Nanos trial_ = 0;                     // when the last one began; 0: none
+  Nanos wait_ = 0;                      // with tokens, before a trial
+  std::optional<Suspicion> suspicion_;  // for which tokens began
+  Nanos patience_ = kMinJudged;         // a client lacks time for so long before tokens begin
   Nanos overlapping_since_ = 0;  // clients work at the same time, so that estimates do not tell them apart; 0: they do
 };
 

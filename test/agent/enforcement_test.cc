@@ -174,20 +174,44 @@ TEST_CASE("tokens end when one of two clients stops, or the GPU has spare time")
   CHECK(calm.TokensBetween(25 * kSec, 40 * kSec) == 0);
 }
 
+namespace {
+
 // llama.cpp's servers with four requests each, on an H200: prompts, and tokens whose batches are small or large. In
 // turns they leave the GPU idle for more than half of the time.
-TEST_CASE("servers whose load changes from one half second to the next have tokens for a small part of the time") {
-  Gpu gpu({{500000, 0.22, 0.5, 0.5}, {500000, 0.22, 0.5, 0.5}});
+void Serve(Gpu* gpu, Nanos from, Nanos until) {
   uint32_t random = 1;
-  for (Nanos t = 500 * kMs; t <= 300 * kSec; t += 500 * kMs) {
-    for (Client& c : gpu.clients) {
+  for (Nanos t = from + 500 * kMs; t <= until; t += 500 * kMs) {
+    for (Client& c : gpu->clients) {
       random = random * 1664525 + 1013904223;
       c.estimate = 0.3 + 0.7 * (random >> 16) / 65536;
     }
-    const double sum = gpu.clients[0].estimate + gpu.clients[1].estimate;
-    for (Client& c : gpu.clients) c.by_driver = c.estimate / std::max(sum, 1.0);
-    gpu.Run(t);
+    const double sum = gpu->clients[0].estimate + gpu->clients[1].estimate;
+    for (Client& c : gpu->clients) c.by_driver = c.estimate / std::max(sum, 1.0);
+    gpu->Run(t);
   }
+}
+
+}  // namespace
+
+TEST_CASE("servers whose load changes from one half second to the next have tokens for a small part of the time") {
+  Gpu gpu({{500000, 0.22, 0.5, 0.5}, {500000, 0.22, 0.5, 0.5}});
+  Serve(&gpu, 0, 300 * kSec);
   CHECK(gpu.TokensBetween(0, 20 * kSec) < 0.15);
   CHECK(gpu.TokensBetween(20 * kSec, 300 * kSec) < 0.03);
+}
+
+TEST_CASE("a server that takes the other's time is seen within a window, though their loads have changed for long") {
+  Gpu gpu({{500000, 0.22, 0.5, 0.5}, {500000, 0.22, 0.5, 0.5}});
+  Serve(&gpu, 0, 100 * kSec);
+  gpu.clients[0] = {500000, 0.5, 0.85, 0.85, 0, UINT64_MAX / 2, 2 * kMs, gpu.clients[0].got};
+  gpu.clients[1] = {500000, 0.5, 0.15, 0.15, 0, UINT64_MAX / 2, 2 * kMs, gpu.clients[1].got};
+  gpu.Run(200 * kSec);
+  CHECK(gpu.TokensBetween(100 * kSec, 111 * kSec) > 0);
+  CHECK(gpu.TokensBetween(112 * kSec, 200 * kSec) > 0.9);
+}
+
+TEST_CASE("a client that pauses under tokens, and takes all without them, leaves the other its due") {
+  Gpu gpu({{500000, 0, 0.9, 0.9}, {500000, 0.4, 0.1, 0.1}});
+  gpu.Run(300 * kSec);
+  CHECK(gpu.Least(1, kSec) > 0.2);
 }

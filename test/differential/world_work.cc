@@ -198,11 +198,12 @@ bool World::EndBlock(const Op& op, Random& random) {
       if (waits && target_.waits && !(is_captured && HidesWork(block.context, op.thread))) HostWaited(block.context);
       for (const Stamp& use : uses) {
         if (use.line < 0 || !use.awaited) continue;
-        // Its own context's copies are work as all of its streams', above.
+        // Its own context's copies are work as all of its streams', of which some is hidden beside a capture.
         const int context = streams[lines_[use.line].stream].context;
         const bool is_own = contexts[context].family == contexts[block.context].family;
+        const bool is_hidden = is_own && is_captured && HidesWork(block.context, op.thread);
         const bool is_known = group_ == 0 || use.line == group_line_;
-        if (target_.copies && waits && !is_own && is_known) host_.Add(use);
+        if (target_.copies && waits && !is_hidden && is_known) host_.Add(use);
       }
       // Beside other threads, one of them may have got the address again.
       if (random.OneIn(8) && group_ == 0) Emit(kFreeAgain, op.thread, {op.a});

@@ -20,7 +20,7 @@ class Config:
     card_gib: int = 16  # that the agent offers
     cache_mib: int = 1280
     over: bool = False  # weights and cache: OVER times the GPU, of all servers together
-    large: bool = False  # as large as those, on a GPU of twice the memory
+    large: bool = False  # as large as those, on a GPU of twice the memory; where it is named
     idle: bool = False  # the last server has no requests
 
     def live_mib(self, card_gib):
@@ -28,6 +28,10 @@ class Config:
         if not (self.over or self.large):
             return None
         return int(OVER * card_gib * 1024 / self.servers / (2 if self.large else 1))
+
+    def scaled_card_gib(self, scale):
+        """The GPU's memory divided by `scale`, in GiB; `large` stays twice as large as `over`."""
+        return max(1, self.card_gib // (2 if self.large else 1) // scale) * (2 if self.large else 1)
 
     def levels(self):
         return LEVELS if self.idle else tuple(n for n in LEVELS if n >= self.servers)
@@ -60,7 +64,7 @@ def configs_of(engine, names):
     """Those of these names (all if there are none) that the engine can run."""
     # transformers' buffers and untied weights do not fit 4 GiB.
     left_out = {"four"} if engine == "transformers" else set()
-    return [c for c in CONFIGS.values() if (not names or c.name in names) and c.name not in left_out]
+    return [c for c in CONFIGS.values() if (c.name in names or not (names or c.large)) and c.name not in left_out]
 
 
 def percentile(values, share):

@@ -96,7 +96,8 @@ def managed_memory_of_each_configuration_fits_the_guards_quarter():
         quarter = min(int(card_gib * GIB) // 4, guard.MAX_MANAGED)
         for c in rows.CONFIGS.values():
             weights = 3 * GIB  # of the larger of the two engines' models
-            each = rows.OVER * c.card_gib * GIB / c.servers if c.over else weights + (c.cache_mib << 20)
+            live_mib = c.live_mib(c.card_gib)
+            each = live_mib << 20 if live_mib else weights + (c.cache_mib << 20)
             assert each + GIB / 2 <= quarter // c.servers, (card_gib, c.name, each / GIB)
 
 

@@ -188,15 +188,17 @@ class SharedGpu:
         except OSError:
             return None
 
-    def watch(self, period=0.5):
-        """Writes the agent's status to OUT/timeline.jsonl until the GPU is closed, a line each `period` seconds."""
-        self.watched = threading.Event()
+    def watch(self, name, period=0.5):
+        """Writes the agent's status to OUT/timeline.jsonl until the GPU is closed, a line each `period` seconds, and
+        then its events. `name`: of the run, a word of each line.
+        """
+        self.watched, self.watched_name = threading.Event(), name
 
         def write():
             with open(OUT / "timeline.jsonl", "a") as file:
                 while not self.watched.wait(period):
                     if status := self.status():
-                        json.dump({"s": round(time.monotonic() - STARTED, 2), **status}, file)
+                        json.dump({"run": name, "s": round(time.monotonic() - STARTED, 2), **status}, file)
                         file.write("\n")
 
         threading.Thread(target=write, daemon=True).start()
@@ -213,9 +215,11 @@ class SharedGpu:
     def close(self):
         if self.watched:
             self.watched.set()
-            command = [self.build / "bin" / "sluice", "events", "--run-dir", self.dir / "run"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-            (self.dir / "err-events").write_text(done.stdout + done.stderr)
+            command = [self.build / "bin" / "sluice", "events", "-o", "json", "--run-dir", self.dir / "run"]
+            with contextlib.suppress(subprocess.TimeoutExpired, ValueError), open(OUT / "timeline.jsonl", "a") as file:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+                json.dump({"run": self.watched_name, **json.loads(done.stdout)}, file)
+                file.write("\n")
         for p in self.running:
             p.terminate()
         for p in (*self.running, self.agent):
