@@ -97,6 +97,7 @@ void EndGathering(CUcontext c) {
   if (c->gathering != nullptr) Sim().DeleteStream(c->gathering);
   c->gathering = nullptr;
   c->barriers.clear();
+  Sim().ForgetContext(c, c->card);
 }
 
 }  // namespace simgpu

@@ -50,6 +50,11 @@ void Simulator::DeleteStream(Stream* s) {
   // Queued work continues; the object is reused when it is done.
   s->zombie = true;
   if (s->Busy()) return;
+  const int64_t end = s->free_at - profile_.kernel_gap_ns;
+  if (end > ThisThread().now) {
+    int64_t& until = deleted_until_[{s->card, s->context}];
+    until = std::max(until, end);
+  }
   streams_.erase(std::find(streams_.begin(), streams_.end(), s));
   spare_streams_.push_back(s);
 }

@@ -87,6 +87,7 @@ class Simulator {
   void WaitStream(Lock& lock, Stream* s, const char* what);
   void WaitContext(Lock& lock, const void* context, int card, const char* what);  // nullptr: all of the card
   bool AnyBusy(const void* context, int card) const;
+  void ForgetContext(const void* context, int card) { deleted_until_.erase({card, context}); }
 
   // Reserves unmanaged memory and evicts managed blocks for it. False: out of memory.
   bool TakeUnmanaged(int card, uint64_t bytes);
@@ -199,6 +200,8 @@ class Simulator {
   UvmTools uvm_tools_;
   std::vector<CardFigures> figures_;
   std::vector<Stream*> streams_, spare_streams_;
+  // When the work of deleted streams ended, by card and context: a thread may be behind that time.
+  std::map<std::pair<int, const void*>, int64_t> deleted_until_;
   std::vector<Op*> spare_ops_;
   std::priority_queue<Due> due_;
   std::vector<Stream*> polling_;

@@ -158,6 +158,10 @@ void Simulator::WaitContext(Lock& lock, const void* context, int card, const cha
       ThisThread().now = std::max(ThisThread().now, s->free_at - profile_.kernel_gap_ns);
     }
   }
+  for (const auto& [of, until] : deleted_until_) {
+    if (of.first == card && (context == nullptr || of.second == context))
+      ThisThread().now = std::max(ThisThread().now, until);
+  }
   for (const FencePtr& f : fences) WaitFence(lock, f, what);
 }
 

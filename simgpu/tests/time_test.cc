@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include "timing.h"
@@ -199,6 +200,21 @@ TEST_CASE("a wait for an event starts the waiting stream when the event is done"
   CHECK(cuStreamQuery(b) == CUDA_ERROR_NOT_READY);
   const uint64_t from = simgpu_now_ns();
   OK(cuStreamSynchronize(b));
+  CHECK(simgpu_now_ns() - from > 10'000'000);
+}
+
+TEST_CASE("a thread waits for a destroyed stream's work that another thread has waited for") {
+  Card card;
+  CUstream s = card.Stream();
+  const uint64_t from = simgpu_now_ns();
+  card.Launch(s, {}, 10'000'000);
+  std::thread([&] {
+    OK(cuCtxSetCurrent(card.context));
+    OK(cuStreamSynchronize(s));
+  }).join();
+  REQUIRE(simgpu_now_ns() - from < 10'000'000);  // each thread has a time of its own
+  OK(cuStreamDestroy(s));
+  OK(cuCtxSynchronize());
   CHECK(simgpu_now_ns() - from > 10'000'000);
 }
 
