@@ -3,8 +3,7 @@
 //
 //  - A client is starved when it lacks time, and another one exceeds its request. Both are judged since both have work.
 //  - Loads change from one second to the next. Where tokens leave the GPU idle for half of the time and the client took
-//  no
-//    more with them, it did not want more: the next suspicion must last eight times as long, one of half its due a
+//    no more with them, it did not want more: the next suspicion must last eight times as long, one of half its due a
 //    window.
 //  - Where the requests are equal, tokens are left out for a trial. It ends as soon as a client is starved. Each next
 //    one comes later.
