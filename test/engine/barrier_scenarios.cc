@@ -1,5 +1,6 @@
 // Work that waits for other contexts' work, other GPUs' streams, captures, and the legacy stream.
 #include <chrono>
+#include <semaphore>
 #include <thread>
 
 #include "test/engine/host_flag.h"
@@ -147,6 +148,36 @@ SCENARIO(free_beside_a_capture_waits_for_earlier_work) {
   OK(cuStreamWaitEvent(first, join, 0));
   CUgraph graph = nullptr;
   OK(cuStreamEndCapture(first, &graph));
+  OK(cuCtxSynchronize());
+}
+
+// cuMemFree waits for another thread's default stream beside a capture, too, of which nothing else can be asked there.
+SCENARIO(free_beside_a_capture_waits_for_other_threads) {
+  Card card;
+  const CUstream captured = card.Stream();
+  const CUdeviceptr block = Alloc(64 * kMiB), freed = Alloc(64 * kMiB);
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, 4096, 0));
+  auto* const result = static_cast<volatile uint32_t*>(host);
+  *result = 0;
+  OK(cuMemsetD32(block, 7, kMiB));
+  OK(cuCtxSynchronize());
+  OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+  std::binary_semaphore queued(0), done(0);
+  std::thread other([&] {
+    OK(cuCtxSetCurrent(card.context));
+    card.Launch(CU_STREAM_PER_THREAD, {Read(block, 64 * kMiB)}, 50'000'000);
+    OK(cuMemcpyDtoHAsync(host, block, 4, CU_STREAM_PER_THREAD));
+    queued.release();
+    done.acquire();
+  });
+  queued.acquire();
+  OK(cuMemFree(freed));
+  Print("result", *result);
+  done.release();
+  other.join();
+  CUgraph graph = nullptr;
+  OK(cuStreamEndCapture(captured, &graph));
   OK(cuCtxSynchronize());
 }
 

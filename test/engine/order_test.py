@@ -53,6 +53,7 @@ scenario("waits_for_a_context_that_waits", pressed=None)
 scenario("memory_stays_while_its_context_waits", pressed=None)
 scenario("freed_in_a_stream_of_another_gpu", profile="two-gpu", evicts=False)
 scenario("free_beside_a_capture_waits_for_earlier_work", evicts=False)
+scenario("free_beside_a_capture_waits_for_other_threads", evicts=False)
 scenario("no_wait_on_the_host", of="launching_thread_opens_the_gate")
 
 

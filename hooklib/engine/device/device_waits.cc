@@ -13,6 +13,8 @@ namespace sluice {
 
 namespace {
 
+constexpr size_t kAwaitedBytes = 1 << 20;
+
 // Work of a stream that a free waits for.
 struct Awaited {
   memory::Mark mark;
@@ -29,15 +31,21 @@ CUresult AwaitEvent(const Awaited& work) {
   return scope.is_current() ? g_real.cuEventSynchronize(work.event) : CUDA_SUCCESS;  // it ended with its context
 }
 
-// All that the context holds now, green contexts' work included. False: a capture is open, which the call would break.
+// All that the context holds now, green contexts' work included. False: it could not be asked. cuCtxSynchronize would
+// break a capture: the driver's own cuMemFree waits as well and breaks none (H200, driver 580).
 bool AwaitContext(CUcontext handle, CUresult* result) {
   const RelaxedCapture relaxed;
   const ContextScope scope(handle);
-  if (!scope.is_current() || g_captures.load() > 0) return false;
-  *result = g_real.cuCtxSynchronize();
-  if (*result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) return true;
-  *result = CUDA_SUCCESS;  // one began meanwhile
-  return false;
+  if (!scope.is_current()) return false;
+  if (g_captures.load() == 0) {
+    *result = g_real.cuCtxSynchronize();
+    if (*result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) return true;  // else one began meanwhile
+    *result = CUDA_SUCCESS;
+  }
+  CUdeviceptr small = 0;
+  if (g_real.cuMemAlloc_v2(&small, kAwaitedBytes) != CUDA_SUCCESS) return false;
+  *result = g_real.cuMemFree_v2(small);
+  return true;
 }
 
 }  // namespace
