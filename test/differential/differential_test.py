@@ -179,7 +179,7 @@ def parse(words):
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--gpus", type=int, default=2, choices=(1, 2))
     parser.add_argument("--ops", type=int, default=60)
-    parser.add_argument("--forms", type=int, default=6, choices=range(1, 7), help="programs of older seeds have fewer")
+    parser.add_argument("--forms", type=int, default=7, choices=range(1, 8), help="programs of older seeds have fewer")
     parser.add_argument("--waits", type=int, default=1, choices=(0, 1), help="0: programs of older seeds")
     parser.add_argument("--peers", type=int, default=1, choices=(0, 1), help="0: programs of older seeds")
     parser.add_argument("--execs", type=int, default=1, choices=(0, 1), help="0: programs of older seeds")

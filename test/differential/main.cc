@@ -40,7 +40,7 @@ int Usage(const std::string& wrong) {
   std::fprintf(stderr,
                "differential: %s\nusage: differential run FIRST LAST | print SEED | count SEED, with [--ops N] [--drop "
                "I,J] [--gpus N] "
-               "[--green] [--discard] [--textures] [--forms 6] [--waits] [--peers] [--appends] [--execs] [--copies] "
+               "[--green] [--discard] [--textures] [--forms 7] [--waits] [--peers] [--appends] [--execs] [--copies] "
                "[--text] [--seconds N] "
                "[--until SECONDS]\n",
                wrong.c_str());

@@ -116,7 +116,7 @@ struct Target {
   bool green_contexts = false;
   bool discard = false;
   bool textures = false;
-  // 2 to 6: also the later forms; without them the programs of a seed stay as they were.
+  // 2 to 7: also the later forms; without them the programs of a seed stay as they were.
   int forms = 1;
   // Programs rely on cuMemFree's wait, and on frees, and the legacy stream's events, as parts of its barrier.
   bool waits = false;

@@ -368,6 +368,7 @@ int main(int argc, char** argv) {
       {"contexts_by_threads", ContextsByThreads},
       {"graph_memory", GraphMemory},
       {"copies_of_other_contexts", CopiesOfOtherContexts},
+      {"free_beside_capture", FreeBesideCapture},
   };
   const auto it = cases.find(argc == 2 ? argv[1] : "");
   if (it == cases.end()) {

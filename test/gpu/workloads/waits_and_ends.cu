@@ -315,3 +315,43 @@ int CopiesOfOtherContexts() {
   }
   return Result(wrong);
 }
+
+// cuMemFree waits for work in other threads' default streams, beside an open capture too, which goes on behind it.
+int FreeBesideCapture() {
+  CUstream s = NewStream();
+  Delay(s, 1);
+  OK(cuStreamSynchronize(s));
+  const CUdeviceptr block = Alloc(4 * kMiB);
+  auto* const host = static_cast<volatile unsigned char*>(Pinned(4096));
+  size_t wrong = 0;
+  int round = 0;
+  for (const size_t bytes : {size_t{4096}, kMiB, 64 * kMiB}) {
+    const auto value = static_cast<unsigned char>(++round);
+    const CUdeviceptr freed = Alloc(bytes);
+    CUgraph graph = nullptr;
+    OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemsetD8Async(block, value, kMiB, s));
+    std::atomic<bool> queued{false}, done{false};
+    std::thread other([&] {
+      OK(cuCtxSetCurrent(g_context));
+      Delay(CU_STREAM_PER_THREAD, 100);
+      OK(cuMemsetD8Async(block + kMiB, value, kMiB, CU_STREAM_PER_THREAD));
+      OK(cuMemcpyDtoHAsync(const_cast<unsigned char*>(host), block + kMiB, 1, CU_STREAM_PER_THREAD));
+      queued = true;
+      while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+    while (!queued) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    OK(cuMemFree(freed));
+    wrong += *host != value;
+    done = true;
+    other.join();
+    OK(cuStreamEndCapture(s, &graph));
+    CUgraphExec executable = Instantiate(graph);
+    OK(cuGraphLaunch(executable, s));
+    OK(cuStreamSynchronize(s));
+    unsigned char byte = 0;
+    OK(cuMemcpyDtoH(&byte, block, 1));
+    wrong += byte != value;
+  }
+  return Result(wrong);
+}

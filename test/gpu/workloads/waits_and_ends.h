@@ -9,5 +9,6 @@ int ResetReleased();
 int ContextsByThreads();
 int GraphMemory();
 int CopiesOfOtherContexts();
+int FreeBesideCapture();
 
 #endif  // SLUICE_TEST_GPU_WORKLOADS_WAITS_AND_ENDS_H_
