@@ -211,6 +211,12 @@ CUresult WriteValues(CUdeviceptr at, uint32_t value, CUstream stream, bool batch
 }
 
 CUresult AskManaged(CUdeviceptr block, size_t bytes, int gpus) {
+  // Small blocks share pages, and advice covers whole ones: the other block's shows as well (H200, seed 61000).
+  constexpr size_t kPage = 65536;
+  if (bytes < 2 * kPage) return CUDA_SUCCESS;
+  const CUdeviceptr end = (block + bytes) & ~CUdeviceptr{kPage - 1};
+  block = (block + kPage - 1) & ~CUdeviceptr{kPage - 1};
+  bytes = end - block;
   int read_mostly = 7, preferred = 7, prefetched = 7, users[4] = {7, 7, 7, 7};
   void* values[] = {&read_mostly, &preferred, &prefetched, users};
   size_t sizes[] = {4, 4, 4, sizeof users};

@@ -152,6 +152,15 @@ TEST_CASE("steps begin behind the synchronizations that have launches behind the
   CHECK(MarkSteps(folder / "marked", folder / "u", 5, 1).message() == (folder / "marked") + ": has 2 steps already");
   CHECK(MarkSteps(folder / "t", folder / "u", 6, 1).message() ==
         (folder / "t") + ": 1 synchronizations with 6 launches behind them, fewer than 2");
+
+  trace.functions.push_back({"beginning", {}});
+  for (const size_t at : {3, 12, 15}) trace.launches[at].function = 1;
+  REQUIRE(Write(trace, folder / "k", nullptr).ok());
+  REQUIRE(MarkSteps(folder / "k", folder / "by kernel", 5, 1, "begin").ok());
+  order.clear();
+  for (const Event& event : Load(folder / "by kernel")->events)
+    order += event.type == Type::kStep ? '|' : event.type == Type::kLaunch ? '.' : 'w';
+  CHECK(order == "...|......ww.....w..w|......");
 }
 
 TEST_CASE("a trace keeps the access sets of a graph's nodes") {

@@ -29,10 +29,16 @@ uint32_t TouchOf(Access access) {
 
 }  // namespace
 
+void PlayedMemory::AddBlock(uint64_t address, const Block& block) {
+  blocks_[address] = block;
+  if (block.kind != trace::AllocKind::kHost) tensors_[address] = {block.bytes, 0, {}};
+}
+
 PlayedMemory::Block PlayedMemory::RemoveBlock(uint64_t address) {
   const auto it = blocks_.find(address);
   if (it == blocks_.end()) return {};
   const Block block = it->second;
+  if (!block.reported) tensors_.erase(address);
   blocks_.erase(it);
   return block;
 }
@@ -42,8 +48,11 @@ void PlayedMemory::Report(uint64_t address, int64_t bytes) {
     tensors_.erase(address);
     return;
   }
+  if (const auto block = FindBlock(address); block != blocks_.end() && !block->second.reported) {
+    tensors_.erase(block->first);
+    blocks_.at(block->first).reported = true;
+  }
   tensors_[address] = {static_cast<uint64_t>(bytes), next_object_++, {}};
-  if (const auto block = FindBlock(address); block != blocks_.end()) blocks_.at(block->first).reported = true;
 }
 
 std::map<uint64_t, PlayedMemory::Block>::const_iterator PlayedMemory::FindBlock(uint64_t address) const {
@@ -83,9 +92,9 @@ void PlayedMemory::AddTouch(uint64_t address, uint64_t bytes, uint32_t access, b
   }
 }
 
-// Adds a range of the truth column. Bytes of a tensor that were untouched since its allocation can only have been
-// written, whatever the recorded direction: fresh memory may hold anything. So can bytes of no tensor in a block whose
-// tensors are reported. Other bytes keep the recorded direction.
+// Adds a range of the truth column. Bytes of a tensor, or of a block without reported tensors, that were untouched since
+// its allocation can only have been written, whatever the recorded direction: fresh memory may hold anything. So can
+// bytes of no tensor in a block whose tensors are reported. Other bytes keep the recorded direction.
 void PlayedMemory::AddTruth(uint64_t address, uint64_t bytes, Access access, std::vector<simgpu_touch>& out) const {
   const uint64_t end = address + bytes;
   const uint32_t touch = TouchOf(access);

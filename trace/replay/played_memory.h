@@ -23,7 +23,7 @@ class PlayedMemory {
   // `name_objects`: names each tensor to the simulated GPU's misuse detector, where accesses are exact.
   PlayedMemory(const trace::Trace& trace, bool name_objects) : trace_(trace), name_objects_(name_objects) {}
 
-  void AddBlock(uint64_t address, const Block& block) { blocks_[address] = block; }
+  void AddBlock(uint64_t address, const Block& block);
   // The removed block; bytes 0: none was recorded at this address.
   Block RemoveBlock(uint64_t address);
   // The framework's allocator reports a tensor; bytes < 0: freed.
@@ -58,7 +58,7 @@ class PlayedMemory {
   const trace::Trace& trace_;
   const bool name_objects_;
   std::map<uint64_t, Block> blocks_;
-  std::map<uint64_t, Tensor> tensors_;  // reported ranges
+  std::map<uint64_t, Tensor> tensors_;  // reported ranges, and blocks of the GPU's memory without any
   uint32_t next_object_ = 1;
 };
 

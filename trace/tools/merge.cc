@@ -113,35 +113,45 @@ absl::Status Cut(const std::string& from, const std::string& to, int steps) {
   });
 }
 
-absl::Status MarkSteps(const std::string& from, const std::string& to, int launches, double pace) {
+absl::Status MarkSteps(const std::string& from, const std::string& to, int launches, double pace,
+                       const std::string& kernel) {
   absl::StatusOr<Trace> trace = Load(from);
   if (!trace.ok()) return trace.status();
   if (!trace->step_names.empty())
     return absl::InvalidArgumentError(absl::StrCat(from, ": has ", trace->step_names.size(), " steps already"));
   std::vector<Event> events;
   events.reserve(trace->events.size());
-  size_t sync = 0;  // behind the newest synchronization: the place of its step; 0: none
-  int behind = 0;   // launches
+  size_t place = 0;  // of the newest step that may begin; 0: none
+  int behind = 0;    // launches
   const auto end_step = [&] {
-    if (sync == 0 || behind < launches) return;
+    if (place == 0 || behind < launches) return;
     const uint64_t number = trace->step_names.size();
-    events.insert(events.begin() + static_cast<std::ptrdiff_t>(sync),
-                  {.type = Type::kStep, .time_ns = events[sync - 1].time_ns, .a = number});
+    events.insert(events.begin() + static_cast<std::ptrdiff_t>(place),
+                  {.type = Type::kStep, .time_ns = events[place - 1].time_ns, .a = number});
     trace->step_names.push_back(absl::StrCat("step ", number));
+  };
+  const auto begins = [&](const Event& event) {
+    if (kernel.empty()) return event.type == Type::kDeviceSync;
+    return event.type == Type::kLaunch &&
+           trace->functions[trace->launches[event.a].function].name.find(kernel) != std::string::npos;
   };
   for (Event event : trace->events) {
     event.time_ns = static_cast<uint64_t>(static_cast<double>(event.time_ns) * pace);
+    const bool may_begin = begins(event);
+    if (may_begin) end_step();
+    if (event.type == Type::kDeviceSync) events.push_back(event);  // the step begins behind it
+    if (may_begin) {
+      behind = 0;
+      place = events.size();
+    }
+    if (event.type != Type::kDeviceSync) events.push_back(event);
     if (event.type == Type::kLaunch || event.type == Type::kGraphLaunch) ++behind;
-    if (event.type == Type::kDeviceSync) end_step();
-    events.push_back(event);
-    if (event.type != Type::kDeviceSync) continue;
-    behind = 0;
-    sync = events.size();
   }
   end_step();
   if (trace->step_names.size() < 2) {
-    return absl::InvalidArgumentError(absl::StrCat(from, ": ", trace->step_names.size(), " synchronizations with ",
-                                                   launches, " launches behind them, fewer than 2"));
+    return absl::InvalidArgumentError(absl::StrCat(from, ": ", trace->step_names.size(),
+                                                   kernel.empty() ? " synchronizations" : " launches of the kernel",
+                                                   " with ", launches, " launches behind them, fewer than 2"));
   }
   trace->events = std::move(events);
   return Write(*trace, to, nullptr);

@@ -227,6 +227,7 @@ int main(int argc, char** argv) {
 
   int launches = 100;
   double pace = 1;
+  std::string kernel, between;
   CLI::App* mark = app.add_subcommand("mark", "let steps begin where the recorded program waited for the GPU");
   mark->add_option("FROM", file, "trace without steps")->required();
   mark->add_option("TO", out, "trace with steps")->required();
@@ -236,7 +237,8 @@ int main(int argc, char** argv) {
   mark->add_option("--pace", pace, "factor on the host's times, which a recording that times launches makes longer")
       ->check(CLI::Range(0.001, 1000.0))
       ->capture_default_str();
-  mark->callback([&] { status = Report(sluice::trace::MarkSteps(file, out, launches, pace)); });
+  mark->add_option("--kernel", kernel, "part of a kernel's name: steps begin before its launches instead");
+  mark->callback([&] { status = Report(sluice::trace::MarkSteps(file, out, launches, pace, kernel)); });
 
   bool as_json = false;
   CLI::App* explain = app.add_subcommand("explain", "compare each launch's access set with the pages it touched");
@@ -267,7 +269,6 @@ int main(int argc, char** argv) {
     status = Report(trace.ok() ? sluice::trace::WriteUses(*trace, out) : trace.status());
   });
 
-  std::string kernel, between;
   CLI::App* interval = app.add_subcommand("interval", "host time from one launch of a kernel to the next");
   interval->add_option("FILE", file, "trace")->required();
   interval->add_option("KERNEL", kernel, "part of a kernel's name")->required();
