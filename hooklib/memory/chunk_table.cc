@@ -11,8 +11,18 @@ bool BaseBelow(Va va, const Extent& range) { return va < range.base; }
 void ChunkTable::AddUnevictable(Extent arena) { Insert({arena, nullptr}); }
 
 void ChunkTable::AddArena(Extent arena) {
-  Arena entry{arena, std::make_unique<Chunk[]>(arena.bytes / kChunkBytes)};
-  for (uint64_t i = 0; i < arena.bytes / kChunkBytes; ++i) entry.chunks[i].base = arena.base + i * kChunkBytes;
+  const uint64_t count = arena.bytes / kChunkBytes;
+  Arena entry{arena, nullptr};
+  if (auto kept = kept_.extract(count); !kept.empty()) {
+    entry.chunks = std::move(kept.mapped());
+    kept_count_ -= count;
+  } else {
+    entry.chunks = std::make_unique<Chunk[]>(count);
+  }
+  for (uint64_t i = 0; i < count; ++i) {
+    entry.chunks[i] = Chunk();
+    entry.chunks[i].base = arena.base + i * kChunkBytes;
+  }
   entry.chunks[0].first_of_arena = true;
   Insert(std::move(entry));
 }
@@ -24,9 +34,21 @@ void ChunkTable::Insert(Arena entry) {
   Bound();
 }
 
-void ChunkTable::RemoveArena(Va base) {
-  std::erase_if(arenas_, [base](const Arena& arena) { return arena.range.base == base; });
+bool ChunkTable::RemoveArena(Va base) {
+  const auto at =
+      std::find_if(arenas_.begin(), arenas_.end(), [base](const Arena& arena) { return arena.range.base == base; });
+  if (at == arenas_.end()) return true;
+  if (at->chunks) {
+    const uint64_t count = at->range.bytes / kChunkBytes;
+    kept_.emplace(count, std::move(at->chunks));
+    kept_count_ += count;
+  }
+  arenas_.erase(at);
   Bound();
+  if (kept_count_ <= kMaxKept) return true;
+  kept_.clear();
+  kept_count_ = 0;
+  return false;
 }
 
 void ChunkTable::Bound() {

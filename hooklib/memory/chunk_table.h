@@ -19,7 +19,9 @@ class ChunkTable {
   void AddArena(Extent arena);
   // An arena of unevictable device memory: within the bounds, without chunks.
   void AddUnevictable(Extent arena);
-  void RemoveArena(Va base);
+  // The chunks stay valid memory, so that logs may point at them; another arena may get them. False: chunks of this or
+  // an earlier arena were released.
+  bool RemoveArena(Va base);
   size_t size() const { return count_; }  // chunks
   // The chunk that holds the address; nullptr outside all arenas and in unevictable ones.
   Chunk* Find(Va va);
@@ -75,6 +77,9 @@ class ChunkTable {
   void Bound();
 
   std::vector<Arena> arenas_;  // by base
+  static constexpr size_t kMaxKept = 1 << 14;
+  std::multimap<uint64_t, std::unique_ptr<Chunk[]>> kept_;  // of removed arenas, by their number
+  size_t kept_count_ = 0;                                   // chunks
   // The arena in which such an address was last found: launches name the same addresses repeatedly.
   static size_t Slot(Va va) { return (va / kChunkBytes * 0x9e3779b97f4a7c15u) >> 55; }
   std::array<Arena*, 512> found_{};

@@ -41,6 +41,7 @@ void Residency::NoteWrittenElsewhere(Extent range) {
 void Residency::RemoveArena(Extent arena) {
   Settle();
   NoteChange();
+  CatchUp();
   chunks_.ForEach(arena, [this](Chunk& chunk) {
     SetResident(&chunk, false);
     if (chunk.live_bytes != 0) --live_chunks_;
@@ -55,9 +56,8 @@ void Residency::RemoveArena(Extent arena) {
   std::erase_if(freed_on_host_, inside);
   std::erase_if(reused_after_discard_, inside);
   candidates_.RemoveArena(arena);
-  chunks_.RemoveArena(arena.base);
+  if (chunks_.RemoveArena(arena.base)) return;
   for (auto& [stream, queues] : queues_) queues.predictor.Reset();
-  repeating_predictor_ = nullptr;
 }
 
 // Sets that leave the chunk out are not complete any more.

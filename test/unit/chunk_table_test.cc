@@ -58,6 +58,29 @@ TEST_CASE("a removed arena is not found by an answer from before") {
   CHECK(table.Find(kBase)->base == kBase);
 }
 
+TEST_CASE("chunks of removed arenas stay valid memory until they are released together") {
+  ChunkTable table;
+  table.AddArena(Chunks(0, 4));
+  Chunk* const first = table.Find(kBase);
+  first->last_use = 7;
+  CHECK(table.RemoveArena(kBase));
+  CHECK(first->last_use == 7);
+  table.AddArena(Chunks(64, 4));  // gets the memory, as new
+  CHECK(table.Find(kBase + 64 * kChunkBytes) == first);
+  CHECK(first->last_use == 0);
+  CHECK(first->first_of_arena);
+  CHECK(first->base == kBase + 64 * kChunkBytes);
+  int released = 0;
+  for (uint64_t i = 1; i <= 3; ++i) {
+    table.AddArena(Chunks(1000 * i, 8000));
+    table.AddArena(Chunks(100'000 * i, 8000 + i));
+    released += !table.RemoveArena(kBase + 1000 * i * kChunkBytes);
+    released += !table.RemoveArena(kBase + 100'000 * i * kChunkBytes);
+  }
+  CHECK(released > 0);  // what is kept is bounded
+  CHECK(released < 3);
+}
+
 TEST_CASE("arenas that are added and removed are found as in a list") {
   std::mt19937 random(1);
   ChunkTable table;

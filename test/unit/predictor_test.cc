@@ -6,6 +6,7 @@
 #include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <fstream>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -172,6 +173,49 @@ TEST_CASE("NextAhead returns each later launch once, in order") {
   REQUIRE(ahead.size() == 1);
   CHECK(ahead[0] == &c.all[1]);
   CHECK(predictor.NextAhead(2, &at, &id).empty());
+}
+
+TEST_CASE("memory that lies at a new address in each step is expected there") {
+  constexpr uint64_t kLaunches = 80;
+  std::vector<Chunk> chunks(kLaunches + 37);
+  std::vector<Chunk*> free;
+  std::mt19937 random(1);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    chunks[i].base = (i + 1) * kChunkBytes;
+    free.push_back(&chunks[i]);
+  }
+  const auto take = [&] {
+    std::swap(free[random() % free.size()], free.back());
+    Chunk* const chunk = free.back();
+    free.pop_back();
+    return chunk;
+  };
+  std::array<Chunk*, kLaunches> weights;
+  for (Chunk*& weight : weights) weight = take();
+  Predictor predictor;
+  uint64_t now = 0;
+  // Launch i replaces weight i, as a program does that frees the old one behind it. Every fourth one differs, as in
+  // layers.
+  for (int step = 0; step < 8; ++step) {
+    for (uint64_t i = 0; i < kLaunches; ++i) {
+      Chunk *const fresh = take(), *const old = weights[i];
+      Chunk* set[] = {fresh, old};
+      Enter(&predictor, i == 0 ? 99 : 100 + i % 4, set, ++now);
+      old->last_use = fresh->last_use = now;
+      weights[i] = fresh;
+      predictor.NoteFreed(*old, 1);
+      free.push_back(old);
+      if (step < 4) continue;
+      INFO("step " << step << ", launch " << i);
+      CHECK(fresh->next_use == now + kLaunches);
+      CHECK(old->freed_in == 1);
+      uint64_t at = 0, id = 0;
+      const auto ahead = predictor.NextAhead(1, &at, &id);
+      REQUIRE(ahead.size() == 1);  // the fresh one is not fetched
+      CHECK(ahead[0] == weights[(i + 1) % kLaunches]);
+      CHECK(at == now + 1);
+    }
+  }
 }
 
 TEST_CASE("launches that repeat an iteration are only counted, and CatchUp enters them later") {

@@ -47,6 +47,9 @@ struct LogReference {
   uint64_t next_pos;     // log position of the chunk's next use; 0: not yet seen
   uint32_t next_ref;     // its reference there
   uint32_t freed_after;  // launch numbers from this use until its bytes were freed; 0: used again
+  // References as numbers of the ring plus 1; 0: none is known.
+  uint32_t last_ref;      // to the same memory, before this one; kBorn: it was freed since
+  uint32_t repeated_ref;  // of the launch that repeats this one, at the same place: maybe at another address
 };
 
 }  // namespace sluice::policy

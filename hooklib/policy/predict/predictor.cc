@@ -5,6 +5,13 @@
 
 namespace sluice::policy {
 
+namespace {
+
+constexpr int kMaxHops = 16;
+constexpr uint32_t kBorn = UINT32_MAX;  // LogReference::last_ref
+
+}  // namespace
+
 void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* const> set, uint64_t now,
                            uint32_t live_chunks) {
   if (log_.empty()) log_.Allocate(kLogLaunches);
@@ -20,6 +27,11 @@ void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* cons
   const bool exact = follows && log_[(cursor_ + 1) % kLogLaunches].set_hash == set_hash;
   uint64_t found = 0;
   if (!exact || cursor_ + 1 == mispredicted_) found = FindTriple(triple);
+  // Where all memory lies at new addresses, ids alone tell the position.
+  const uint64_t by_ids = id_cursor_.Follow(id, count_ + 1, [this](uint64_t pos, uint64_t at) {
+    return IsRemembered(pos) && log_[pos % kLogLaunches].id == at;
+  });
+  if (!follows && !found) found = by_ids;
   if (follows && (exact || !found)) {
     cursor_ = found ? found : cursor_ + 1;
     ++streak_;
@@ -48,8 +60,8 @@ void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* cons
   Ref* const refs = refs_.data();
   const uint64_t cursor = cursor_, numbers_per_launch = numbers_per_launch_;
   const size_t count = entry.count, match_count = before ? std::min<size_t>(before->count, count) : 0;
-  const auto enter = [=](Chunk* chunk, Ref* own, uint32_t ref, uint32_t match, uint64_t next_pos,
-                         uint32_t freed_after) {
+  const auto enter = [=](Chunk* chunk, Ref* own, uint32_t ref, uint32_t match, uint64_t next_pos, uint32_t freed_after,
+                         uint32_t last_ref) {
     chunk->log_match = match;
     chunk->freed_in = freed_after;
     chunk->next_use = next_pos > cursor ? now + ((next_pos - cursor) * numbers_per_launch >> kUnitShift) : kNever;
@@ -57,19 +69,32 @@ void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* cons
     own->chunk = chunk;
     own->next_pos = 0;
     own->freed_after = 0;
+    own->last_ref = last_ref;
+    own->repeated_ref = 0;
   };
   // The chunk's previous reference learns that its next use is now. For a chunk used once in a period that is the
-  // reference that is read next.
-  const auto link = [=](const Chunk* chunk, uint32_t ref) {
+  // reference that is read next. Returns the new reference's last_ref.
+  const auto link = [=](const Chunk* chunk, uint32_t ref) -> uint32_t {
     Ref& last = refs[chunk->log_ref];
-    if (last.chunk != chunk || last.next_pos != 0) return;
+    if (last.chunk != chunk || last.next_pos != 0) return 0;
     last.next_pos = pos;
     last.next_ref = ref;
+    return last.freed_after ? kBorn : chunk->log_ref + 1;
   };
-  const auto enter_other = [&](Chunk* chunk, size_t index, uint32_t ref) {
-    const uint32_t match = before ? FindReference(*before, static_cast<uint32_t>(index), chunk) : 0;
-    const Ref* const last = match ? refs + match - 1 : nullptr;
-    enter(chunk, refs + ref, ref, match, last ? last->next_pos : 0, last ? last->freed_after : 0);
+  const auto enter_other = [&](Chunk* chunk, size_t index, uint32_t ref, uint32_t last_ref) {
+    // Memory at a new address is told by its place in the set: surely if its last use repeats that of the place's.
+    uint32_t match = 0;
+    const uint32_t same =
+        before && before->count == count ? static_cast<uint32_t>((before->first + index) % kLogReferences) + 1 : 0;
+    if (same && IsRepeated(refs[same - 1].last_ref, last_ref)) match = same;
+    if (before && !match) match = FindReference(*before, static_cast<uint32_t>(index), chunk);
+    const bool is_born = last_ref == kBorn;
+    if (!match || (same && is_born != (refs[match - 1].last_ref == kBorn))) match = same;
+    Ref* const last = match ? refs + match - 1 : nullptr;
+    enter(chunk, refs + ref, ref, match, last ? last->next_pos : 0, last ? last->freed_after : 0, last_ref);
+    if (!last) return;
+    last->repeated_ref = ref + 1;
+    if (last->next_pos == 0) moved_.push_back(chunk);
   };
   size_t i = 0;
   while (i < match_count) {  // in one go, as far as neither range of references wraps around the ring
@@ -81,21 +106,28 @@ void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* cons
     Ref* own = refs + ref;
     for (Chunk *const *at = set.data() + i, *const *const end = at + n; at != end; ++at, ++own, ++ref) {
       Chunk* const chunk = *at;
-      link(chunk, ref);
+      const uint32_t last_ref = link(chunk, ref);
       // Nearly always the same place in the set; else near it.
-      if (own[to_match].chunk == chunk) [[likely]] {
-        enter(chunk, own, ref, ref + match, own[to_match].next_pos, own[to_match].freed_after);
+      if (Ref& same = own[to_match]; same.chunk == chunk) [[likely]] {
+        enter(chunk, own, ref, ref + match, same.next_pos, same.freed_after, last_ref);
+        same.repeated_ref = ref + 1;
       } else {
-        enter_other(chunk, static_cast<size_t>(at - set.data()), ref);
+        enter_other(chunk, static_cast<size_t>(at - set.data()), ref, last_ref);
       }
     }
     i += n;
   }
   for (; i < count; ++i) {
     const auto ref = static_cast<uint32_t>((refs_count_ + i) % kLogReferences);
-    link(set[i], ref);
-    enter_other(set[i], i, ref);
+    enter_other(set[i], i, ref, link(set[i], ref));
   }
+  // What the repeated launch's chunk became may be read by this very launch, at a later place of its set.
+  for (Chunk* const chunk : moved_) {
+    const Ref& last = refs[chunk->log_match - 1];
+    chunk->freed_in = last.freed_after;
+    if (last.next_pos > cursor) chunk->next_use = now + ((last.next_pos - cursor) * numbers_per_launch >> kUnitShift);
+  }
+  moved_.clear();
   refs_count_ += count;
   looked_to_ = std::max(looked_to_, cursor_);
 }
@@ -146,6 +178,37 @@ uint32_t Predictor::FindReference(const Entry& entry, uint32_t index, const Chun
   return 0;
 }
 
+bool Predictor::IsRepeated(uint32_t last_ref, uint32_t now) const {
+  if (now == 0 || now == kBorn || last_ref == 0 || last_ref == kBorn) return now != 0 && last_ref == now;
+  const Ref* ref = &refs_[last_ref - 1];
+  for (int repeats = 0; ref->repeated_ref != now; ++repeats) {
+    if (!ref->repeated_ref || repeats == kMaxHops) return false;
+    ref = &refs_[ref->repeated_ref - 1];
+  }
+  return true;
+}
+
+Chunk* Predictor::Expected(uint32_t ref) const {
+  const uint64_t present = log_[cursor_ % kLogLaunches].first + log_[cursor_ % kLogLaunches].count;
+  Chunk* const chunk = refs_[ref].chunk;
+  for (int hops = 0; hops < kMaxHops; ++hops) {
+    const Ref& use = refs_[ref];
+    // It was fresh then. If it holds other memory now, it will be fresh elsewhere.
+    if (use.last_ref == kBorn) return refs_[chunk->log_ref].freed_after ? chunk : nullptr;
+    if (!use.last_ref) return chunk;
+    const Ref& before = refs_[use.last_ref - 1];
+    if (before.next_ref != ref || before.chunk != use.chunk) return chunk;  // no longer in the ring
+    if (NumberOf(use.last_ref - 1) < present) {
+      const Ref* holder = &before;
+      for (int repeats = 0; holder->repeated_ref && repeats < kMaxHops; ++repeats)
+        holder = &refs_[holder->repeated_ref - 1];
+      return holder->chunk;
+    }
+    ref = use.last_ref - 1;
+  }
+  return chunk;
+}
+
 uint64_t Predictor::FindTriple(uint64_t triple) const {
   for (uint64_t pos = buckets_[triple >> kBucketShift]; IsRemembered(pos); pos = log_[pos % kLogLaunches].older) {
     if (log_[pos % kLogLaunches].triple == triple) return pos;
@@ -169,8 +232,10 @@ std::span<Chunk* const> Predictor::NextAhead(uint64_t horizon, uint64_t* at, uin
     const Entry& entry = log_[++looked_to_ % kLogLaunches];
     *at = log_[count_ % kLogLaunches].now + InNumbers(looked_to_ - cursor_);
     *id = entry.id;
-    ahead_.resize(entry.count);
-    for (uint32_t i = 0; i < entry.count; ++i) ahead_[i] = refs_[(entry.first + i) % kLogReferences].chunk;
+    for (uint32_t i = 0; i < entry.count; ++i) {
+      if (Chunk* const chunk = Expected(static_cast<uint32_t>((entry.first + i) % kLogReferences)))
+        ahead_.push_back(chunk);
+    }
     if (!ahead_.empty()) break;
   }
   return ahead_;

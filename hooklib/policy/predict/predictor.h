@@ -4,7 +4,8 @@
 // shape of its arguments), and its successor of the last time is expected again. Here both of DeepUM's tables are one
 // ring, the log of launches with their chunks. The log position that the present repeats is found by the last three
 // launches with their chunks, since a model's layers differ in nothing else. From there ids alone are followed, so that
-// a tensor at a new address does not end the prediction. One per application stream. Not thread-safe.
+// a tensor at a new address does not end the prediction. A launch's n-th chunk stands for the n-th of the launch that
+// it repeats, and is expected where that one was used next. One per application stream. Not thread-safe.
 #ifndef SLUICE_HOOKLIB_POLICY_PREDICT_PREDICTOR_H_
 #define SLUICE_HOOKLIB_POLICY_PREDICT_PREDICTOR_H_
 
@@ -16,6 +17,7 @@
 #include "hooklib/memory/chunk_table.h"
 #include "hooklib/memory/zero_pages.h"
 #include "hooklib/policy/memory_names.h"
+#include "hooklib/policy/predict/id_cursor.h"
 #include "hooklib/policy/predict/launch_log.h"
 
 namespace sluice::policy {
@@ -44,8 +46,9 @@ class Predictor {
   bool confident() const { return streak_ >= 8; }
   uint64_t wrong() const { return wrong_; }
 
-  // The chunks of the next launch ahead, at most `horizon` launches away; empty: no more. `at` is its predicted launch
-  // number, `id` its execution id. Moves on with each call, so that each launch ahead is returned once.
+  // The chunks of the next launch ahead, where they lie now, without those that it will find fresh; at most `horizon`
+  // launches away; empty: no more. `at` is its predicted launch number, `id` its execution id. Moves on with each call,
+  // so that each launch ahead is returned once.
   std::span<Chunk* const> NextAhead(uint64_t horizon, uint64_t* at, uint64_t* id);
   // The next call returns the last one's launch once more.
   void RevisitLast() { looked_to_ = looked_to_before_; }
@@ -62,8 +65,9 @@ class Predictor {
   std::optional<uint64_t> NextRequiredUse(const Chunk& chunk, F needs) const {
     if (!cursor_ || !IsRemembered(cursor_) || !chunk.log_match) return std::nullopt;
     const Ref* ref = &refs_[chunk.log_match - 1];
+    const Chunk* const repeated = ref->chunk;
     for (int hops = 0; hops < 32; ++hops) {
-      if (ref->chunk != &chunk || !ref->next_pos || ref->next_pos >= count_ || !IsRemembered(ref->next_pos)) break;
+      if (ref->chunk != repeated || !ref->next_pos || ref->next_pos >= count_ || !IsRemembered(ref->next_pos)) break;
       if (needs(log_[ref->next_pos % kLogLaunches].id)) return InNumbers(ref->next_pos - cursor_);
       ref = &refs_[ref->next_ref];
     }
@@ -104,8 +108,12 @@ class Predictor {
   // Whether expected launches need not be entered: a period of the log repeats.
   bool CanRepeat(uint64_t before);
   uint32_t FindReference(const Entry& entry, uint32_t index, const Chunk* chunk) const;
-  // The newest position with this triple; 0: none is remembered.
-  uint64_t FindTriple(uint64_t triple) const;
+  // Whether a use repeats the other one: both are LogReference::last_ref.
+  bool IsRepeated(uint32_t last_ref, uint32_t now) const;
+  // The chunk that the launch ahead will use where the one that it repeats used this reference; null: a fresh one.
+  Chunk* Expected(uint32_t ref) const;
+  uint64_t NumberOf(uint32_t ref) const { return refs_count_ - 1 - (refs_count_ - 1 - ref) % kLogReferences; }
+  uint64_t FindTriple(uint64_t triple) const;  // the newest position with it; 0: none is remembered
   void Index(uint64_t triple, uint64_t pos);
   bool IsRemembered(uint64_t pos) const {
     return pos != 0 && count_ - pos < kLogLaunches - 1 && refs_count_ - log_[pos % kLogLaunches].first < kLogReferences;
@@ -116,23 +124,21 @@ class Predictor {
 
   memory::ZeroPages<Entry> log_;
   memory::ZeroPages<Ref> refs_;
-  std::vector<Chunk*> ahead_, repeated_set_;
+  std::vector<Chunk*> ahead_, repeated_set_, moved_;
   memory::ZeroPages<uint64_t> repeated_at_;  // launch numbers of counted launches, a ring
   memory::ZeroPages<uint64_t> buckets_;      // by a part of the triple: its newest log position
-  uint64_t count_ = 0;                       // launches entered; the newest has this position
-  uint64_t refs_count_ = 0;
-  uint64_t cursor_ = 0;        // position that the newest launch repeats; 0: unknown
-  uint64_t mispredicted_ = 0;  // position whose successor was last predicted wrongly; 0: none
-  uint64_t looked_to_ = 0;     // launches ahead have been returned up to this position
-  uint64_t looked_to_before_ = 0;
+  uint64_t count_ = 0, refs_count_ = 0;      // entered; the newest launch has the position count_
+  uint64_t cursor_ = 0;                      // position that the newest launch repeats; 0: unknown
+  uint64_t mispredicted_ = 0;                // position whose successor was last predicted wrongly; 0: none
+  // Launches ahead have been returned up to this position, and before the last time up to that one.
+  uint64_t looked_to_ = 0, looked_to_before_ = 0;
   struct {
     uint64_t from = 0, to = 0;  // positions
     uint32_t min_live = 0, max_growth = 0;
   } growth_;
-  // Launch numbers between two launches of this log, the mean of a period.
-  uint64_t numbers_per_launch_ = uint64_t{1} << kUnitShift;
-  uint64_t last_hashes_[2] = {0, 0};
-  uint64_t streak_ = 0;
+  uint64_t numbers_per_launch_ = uint64_t{1} << kUnitShift;  // of this log, the mean of a period
+  uint64_t last_hashes_[2] = {0, 0}, streak_ = 0;
+  IdCursor id_cursor_;
   uint64_t repeats_ = 0;       // counted launches, not entered
   uint64_t repeats_next_ = 0;  // position that the next of them repeats
   uint64_t period_ = 0;        // launches of the repeated period, the newest of the log
