@@ -129,7 +129,7 @@ def main(folder):
     check("plays at another host's pace", 0.5 * ms[0] <= ms[1] < 0.6 * ms[0], ms)
     for name in ("transformer", "convnet", "decode"):
         recorded(folder, name)
-    for name in ("trainer", "resnet", "moe"):
+    for name in ("trainer", "resnet", "moe", "jax"):
         recorded_by_hook(name)
     if (build / "bin" / "sluice").exists():
         commands(folder, trace, budget)

@@ -92,9 +92,9 @@ void PlayedMemory::AddTouch(uint64_t address, uint64_t bytes, uint32_t access, b
   }
 }
 
-// Adds a range of the truth column. Bytes of a tensor, or of a block without reported tensors, that were untouched since
-// its allocation can only have been written, whatever the recorded direction: fresh memory may hold anything. So can
-// bytes of no tensor in a block whose tensors are reported. Other bytes keep the recorded direction.
+// Adds a range of the truth column. Bytes of a tensor, or of a block without reported tensors, that were untouched
+// since its allocation can only have been written, whatever the recorded direction: fresh memory may hold anything. So
+// can bytes of no tensor in a block whose tensors are reported. Other bytes keep the recorded direction.
 void PlayedMemory::AddTruth(uint64_t address, uint64_t bytes, Access access, std::vector<simgpu_touch>& out) const {
   const uint64_t end = address + bytes;
   const uint32_t touch = TouchOf(access);

@@ -46,9 +46,9 @@ class Predictor {
   bool confident() const { return streak_ >= 8; }
   uint64_t wrong() const { return wrong_; }
 
-  // The chunks of the next launch ahead, where they lie now, without those that it will find fresh; at most `horizon`
-  // launches away; empty: no more. `at` is its predicted launch number, `id` its execution id. Moves on with each call,
-  // so that each launch ahead is returned once.
+  // The chunks of the next launch ahead, at their present addresses, without those that it will find fresh; at most
+  // `horizon` launches away; empty: no more. `at` is its predicted launch number, `id` its execution id. Moves on with
+  // each call, so that each launch ahead is returned once.
   std::span<Chunk* const> NextAhead(uint64_t horizon, uint64_t* at, uint64_t* id);
   // The next call returns the last one's launch once more.
   void RevisitLast() { looked_to_ = looked_to_before_; }
