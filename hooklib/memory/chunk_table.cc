@@ -12,6 +12,7 @@ void ChunkTable::AddUnevictable(Extent arena) { Insert({arena, nullptr}); }
 
 void ChunkTable::AddArena(Extent arena) {
   const uint64_t count = arena.bytes / kChunkBytes;
+  arenas_.reserve(arenas_.size() + 1);  // what may throw comes before the kept chunks are taken
   Arena entry{arena, nullptr};
   if (auto kept = kept_.extract(count); !kept.empty()) {
     entry.chunks = std::move(kept.mapped());
@@ -20,7 +21,9 @@ void ChunkTable::AddArena(Extent arena) {
     entry.chunks = std::make_unique<Chunk[]>(count);
   }
   for (uint64_t i = 0; i < count; ++i) {
+    const uint32_t log_ref = entry.chunks[i].log_ref;  // tells that its last use was before a free
     entry.chunks[i] = Chunk();
+    entry.chunks[i].log_ref = log_ref;
     entry.chunks[i].base = arena.base + i * kChunkBytes;
   }
   entry.chunks[0].first_of_arena = true;

@@ -46,6 +46,8 @@ void Residency::RemoveArena(Extent arena) {
     SetResident(&chunk, false);
     if (chunk.live_bytes != 0) --live_chunks_;
     if (chunk.ever_evicted) stats_.host_bytes -= kChunkBytes;
+    chunk.live_bytes = 0;  // its context may have ended before its blocks: logs still point at the chunk
+    chunk.pins = 0;
   });
   chunks_.ForEach(arena, [this](Chunk& chunk) { touched_.Forget(&chunk); });
   touched_.RemoveArena(arena);

@@ -17,6 +17,8 @@ void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* cons
   if (log_.empty()) log_.Allocate(kLogLaunches);
   if (refs_.empty()) refs_.Allocate(kLogReferences);  // each may throw
   if (buckets_.empty()) buckets_.Allocate(size_t{1} << (64 - kBucketShift));
+  moved_.clear();
+  moved_.reserve(std::min(set.size(), kLogReferences / 8));
   const uint64_t triple = LaunchHash::Mix(LaunchHash::Mix(last_hashes_[0], last_hashes_[1]), set_hash);
   last_hashes_[0] = last_hashes_[1];
   last_hashes_[1] = set_hash;
@@ -127,7 +129,6 @@ void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* cons
     chunk->freed_in = last.freed_after;
     if (last.next_pos > cursor) chunk->next_use = now + ((last.next_pos - cursor) * numbers_per_launch >> kUnitShift);
   }
-  moved_.clear();
   refs_count_ += count;
   looked_to_ = std::max(looked_to_, cursor_);
 }
@@ -193,11 +194,14 @@ Chunk* Predictor::Expected(uint32_t ref) const {
   Chunk* const chunk = refs_[ref].chunk;
   for (int hops = 0; hops < kMaxHops; ++hops) {
     const Ref& use = refs_[ref];
-    // It was fresh then. If it holds other memory now, it will be fresh elsewhere.
-    if (use.last_ref == kBorn) return refs_[chunk->log_ref].freed_after ? chunk : nullptr;
+    if (use.last_ref == kBorn) {  // It was fresh then. If it holds other memory now, it will be fresh elsewhere.
+      const Ref& newest = refs_[chunk->log_ref];
+      return newest.chunk == chunk && newest.freed_after ? chunk : nullptr;
+    }
     if (!use.last_ref) return chunk;
     const Ref& before = refs_[use.last_ref - 1];
-    if (before.next_ref != ref || before.chunk != use.chunk) return chunk;  // no longer in the ring
+    if (before.next_pos == 0 || before.next_ref != ref || before.chunk != use.chunk)
+      return chunk;  // no longer in the ring
     if (NumberOf(use.last_ref - 1) < present) {
       const Ref* holder = &before;
       for (int repeats = 0; holder->repeated_ref && repeats < kMaxHops; ++repeats)
