@@ -1,4 +1,4 @@
-// Far prefetch: chunks are fetched for later launches, beyond the sets of the next ones.
+// Prefetch: far, for launches beyond the next ones, and none of memory that went with its context.
 #include <catch2/catch_test_macros.hpp>
 #include <cstdint>
 #include <optional>
@@ -125,6 +125,31 @@ TEST_CASE("a far prefetch does not displace chunks that are used before it") {
   step.Quiet(100);
   CHECK(step.LongLivedResident() > before + 50);
   CHECK(freed_resident() == named);
+}
+
+TEST_CASE("chunks of an arena that went with its context are not expected any more") {
+  // Blocks that are live when their context ends are not freed before. Another stream goes on as predicted.
+  FakeGpu gpu(12, 8, Prefetch::kPredict);
+  const Extent other = Chunks(100, 4);
+  gpu.residency.AddArena(other, false);
+  gpu.residency.AddLive(other);
+  const auto step = [&](bool has_other) {
+    uint64_t fetched = 0;
+    for (uint64_t k = 0; k < 16; ++k) {
+      const bool is_other = k % 4 == 3;
+      if (is_other && !has_other) continue;
+      const Plan& plan = gpu.Queue({is_other ? Chunks(100 + k / 4) : Chunks(k % 12)}, 1, k + 1);
+      fetched += BytesWithin(Fetched(plan), other);
+      gpu.Finish();
+    }
+    return fetched;
+  };
+  for (int i = 0; i < 8; ++i) step(true);
+  CHECK(step(true) > 0);
+  gpu.residency.RemoveArena(other);
+  CHECK(step(false) == 0);
+  CHECK(step(false) == 0);
+  CHECK(gpu.residency.resident_bytes() <= 8 * kChunkBytes);
 }
 
 }  // namespace sluice::policy

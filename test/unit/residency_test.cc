@@ -191,30 +191,6 @@ TEST_CASE("with the order known, less is moved than by least recently used") {
   CHECK(moved[1] * 2 < moved[0]);
 }
 
-TEST_CASE("chunks of an arena that went with its context are not expected any more") {
-  // Blocks that are live when their context ends are not freed before. Another stream goes on as predicted.
-  Gpu gpu(12, 8, Prefetch::kPredict);
-  const Extent other = Chunks(100, 4);
-  gpu.residency.AddArena(other, false);
-  gpu.residency.AddLive(other);
-  const auto step = [&](bool has_other) {
-    uint64_t fetched = 0;
-    for (uint64_t k = 0; k < 16; ++k) {
-      const bool is_other = k % 4 == 3;
-      if (is_other && !has_other) continue;
-      const Plan& plan = gpu.Launch({is_other ? Chunks(100 + k / 4) : Chunks(k % 12)}, 1, true, k + 1);
-      fetched += BytesWithin(Fetched(plan), other);
-    }
-    return fetched;
-  };
-  for (int i = 0; i < 8; ++i) step(true);
-  CHECK(step(true) > 0);
-  gpu.residency.RemoveArena(other);
-  CHECK(step(false) == 0);
-  CHECK(step(false) == 0);
-  CHECK(gpu.residency.resident_bytes() <= 8 * kChunkBytes);
-}
-
 TEST_CASE("a change of phase or shape is learned within two steps") {
   // Train, evaluate, generate, and again: other launches, other orders, other chunks, in room for 8.
   Gpu gpu(18, 8, Prefetch::kPredict);
