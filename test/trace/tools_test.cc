@@ -157,10 +157,12 @@ TEST_CASE("steps begin behind the synchronizations that have launches behind the
   for (const size_t at : {3, 12, 15}) trace.launches[at].function = 1;
   REQUIRE(Write(trace, folder / "k", nullptr).ok());
   REQUIRE(MarkSteps(folder / "k", folder / "by kernel", 5, 1, "begin").ok());
+  const auto by_kernel = Load(folder / "by kernel");
+  REQUIRE(by_kernel.ok());
   order.clear();
-  for (const Event& event : Load(folder / "by kernel")->events)
+  for (const Event& event : by_kernel->events)
     order += event.type == Type::kStep ? '|' : event.type == Type::kLaunch ? '.' : 'w';
-  CHECK(order == "...|......ww.....w..w|......");
+  CHECK(order == "...|......ww.....w.|.w......");
 }
 
 TEST_CASE("a trace keeps the access sets of a graph's nodes") {
