@@ -12,7 +12,7 @@ void ChunkTable::AddUnevictable(Extent arena) { Insert({arena, nullptr}); }
 
 void ChunkTable::AddArena(Extent arena) {
   const uint64_t count = arena.bytes / kChunkBytes;
-  arenas_.reserve(arenas_.size() + 1);  // what may throw comes before the kept chunks are taken
+  arenas_.reserve(arenas_.size() + 1);  // may throw, so before kept chunks are taken
   Arena entry{arena, nullptr};
   if (auto kept = kept_.extract(count); !kept.empty()) {
     entry.chunks = std::move(kept.mapped());

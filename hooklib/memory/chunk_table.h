@@ -78,7 +78,7 @@ class ChunkTable {
 
   std::vector<Arena> arenas_;  // by base
   static constexpr size_t kMaxKept = 1 << 14;
-  std::multimap<uint64_t, std::unique_ptr<Chunk[]>> kept_;  // of removed arenas, by their number
+  std::multimap<uint64_t, std::unique_ptr<Chunk[]>> kept_;  // chunks of removed arenas, by count
   size_t kept_count_ = 0;                                   // chunks
   // The arena in which such an address was last found: launches name the same addresses repeatedly.
   static size_t Slot(Va va) { return (va / kChunkBytes * 0x9e3779b97f4a7c15u) >> 55; }

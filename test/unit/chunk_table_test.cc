@@ -77,7 +77,7 @@ TEST_CASE("chunks of removed arenas stay valid memory until they are released to
     released += !table.RemoveArena(kBase + 1000 * i * kChunkBytes);
     released += !table.RemoveArena(kBase + 100'000 * i * kChunkBytes);
   }
-  CHECK(released > 0);  // what is kept is bounded
+  CHECK(released > 0);  // kept chunks are bounded
   CHECK(released < 3);
 }
 

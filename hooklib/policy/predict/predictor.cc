@@ -123,7 +123,7 @@ void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* cons
     const auto ref = static_cast<uint32_t>((refs_count_ + i) % kLogReferences);
     enter_other(set[i], i, ref, link(set[i], ref));
   }
-  // What the repeated launch's chunk became may be read by this very launch, at a later place of its set.
+  // This very launch may use the repeated launch's chunk, at a later place of its set: its next use is known only now.
   for (Chunk* const chunk : moved_) {
     const Ref& last = refs[chunk->log_match - 1];
     chunk->freed_in = last.freed_after;
