@@ -25,7 +25,7 @@ ROWS = [
     ("graph_bench", "reread", "kernels read memory that kernels wrote, eight times", 60, False),
     ("read_mostly_bench", "graph", "calls read weights that copies loaded, 32 times", 40, True),
     ("read_mostly_bench", "graph-once", "the same, once", 40, True),
-    ("read_mostly_bench", "graph-ahead", "32 times, and the host never waits", 40, True),
+    ("read_mostly_bench", "graph-ahead", "32 times, and the host never waits", 60, True),
     ("read_mostly_bench", "graph-made", "32 times, kernels wrote the weights", 40, False),
     ("read_mostly_bench", "graph-mixed", "32 times, kernels wrote every second weight", 40, False),
     ("read_mostly_bench", "graph-loss", "32 times, and after each replay a kernel reduces its output", 40, True),

@@ -32,6 +32,10 @@ class ChunkTransfers {
     Expect(has_leave_pending());
     evict_op_ = op;
   }
+  // Unless another eviction has begun since: behind the launch, say.
+  void RenumberEviction(uint64_t from, uint64_t to) {
+    if (evict_op_ == from) evict_op_ = to;
+  }
   void SetEvictingElsewhere(bool elsewhere) { evicting_elsewhere_ = elsewhere; }
   void ForgetStream(StreamId stream) {
     if (fetch_stream_ == stream) EndFetch();

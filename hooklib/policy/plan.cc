@@ -8,7 +8,8 @@ void PlanStep::Clear() {
   duplicate.clear();
   evict.clear();
   fetch.clear();
-  out_after = out_op = in_op = in_after_out = fetch_content_bytes = 0;
+  pieces.clear();
+  out_after = out_op = in_op = 0;
 }
 
 void Plan::Clear() {

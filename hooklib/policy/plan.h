@@ -15,18 +15,26 @@
 
 namespace sluice::policy {
 
-// One exchange: evictions on the stream's out queue, then fetches on its in queue.
+// A part of a step's evictions and fetches: `evict` and `fetch` of the step, from the end of the part before on.
+struct PlanPiece {
+  size_t evict_end = 0, fetch_end = 0;
+  uint64_t out_op = 0, in_op = 0;    // 0: none
+  uint64_t in_after_out = 0;         // the in queue first waits for this out_op; 0: no wait
+  uint64_t fetch_content_bytes = 0;  // bytes of its fetch that have contents
+};
+
+// One exchange: evictions on the stream's out queue, and fetches on its in queue into the room that these leave. All
+// evictions are queued first.
 struct PlanStep {
   std::vector<Extent> drop;       // duplicates that are dropped at once: their advice is withdrawn
   std::vector<Extent> unmap;      // fetched chunks that were mapped remotely and no longer are
   std::vector<Extent> duplicate;  // to be advised read-mostly before they are fetched
   std::vector<Extent> evict;
   std::vector<Extent> fetch;
-  Seq out_after = 0;          // the out queue first waits for this position of the application stream; 0: no wait
-  uint64_t out_op = 0;        // of `evict`, in the out queue; 0: none
-  uint64_t in_op = 0;         // of `fetch`, in the in queue; 0: none
-  uint64_t in_after_out = 0;  // the in queue first waits for this out_op; 0: no wait
-  uint64_t fetch_content_bytes = 0;  // bytes of `fetch` that have contents
+  std::vector<PlanPiece> pieces;
+  Seq out_after = 0;    // the out queue first waits for this position of the application stream; 0: no wait
+  uint64_t out_op = 0;  // the last piece's, in the out queue; 0: none
+  uint64_t in_op = 0;   // the last piece's, in the in queue; 0: none
   bool empty() const { return out_op == 0 && in_op == 0 && drop.empty(); }
   void Clear();
 };

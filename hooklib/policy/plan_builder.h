@@ -66,10 +66,14 @@ class PlanBuilder : public ResidencyFigures {
   }
   void ClearWholePlan();
   void Merge(std::vector<Extent>* runs) {
-    if (runs->size() > 1) MergeRuns(runs);
+    if (runs->size() > 1) runs->resize(MergeRuns(runs, 0, runs->size(), 0));
   }
-  void MergeRuns(std::vector<Extent>* runs);
+  size_t MergeRuns(std::vector<Extent>* runs, size_t begin, size_t end, size_t to);
   void FinishStep(StreamId stream, PlanStep* step);
+  void NumberPieces(StreamId stream, StreamQueues* queues, PlanStep* step);
+  void OrderFetches(StreamId stream, StreamQueues* queues, PlanStep* step);
+  void MergePieces(PlanStep* step);
+  uint64_t RoomBesideOthers(StreamId stream) const;
   void NumberEvictAfter(StreamQueues* queues, bool graph);
   bool MayOverlapEviction(StreamQueues* queues, StreamId stream, const PlanStep& step);
 };

@@ -33,6 +33,16 @@ uint64_t ResidencyFigures::EvictingBytes() {
   return evicting_bytes_ = bytes;
 }
 
+bool ResidencyFigures::FetchesWithinBudget() {
+  bool any = false;
+  for (auto& [stream, queues] : queues_) {
+    DrainOps(&queues, stream);
+    any |= !queues.fetches.empty();
+    if (!timeline_->OutDone(stream, queues.evict_behind_op)) return false;
+  }
+  return any && resident_bytes_ <= capacity_;
+}
+
 uint64_t ResidencyFigures::fetching_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [stream, queues] : queues_) {

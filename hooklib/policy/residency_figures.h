@@ -37,6 +37,8 @@ class ResidencyFigures : public ResidencySettings {
   uint64_t evicting_bytes() const { return evicting_bytes_; }
   // Whether evictions are in flight, beside those of the stream's queue. Asks the GPU.
   bool HasEvictionsInFlight(std::optional<StreamId> beside = {}) const;
+  // Fetches are in flight, and no eviction brings the container back to its budget. Asks the GPU.
+  bool FetchesWithinBudget();
   uint64_t fetching_bytes() const;              // of fetches in flight, as the GPU last answered
   uint64_t NextTransferBytes(StreamId stream);  // of the stream's first eviction and first fetch in flight
 

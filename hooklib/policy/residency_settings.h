@@ -38,6 +38,8 @@ class ResidencySettings : protected ResidencyState {
   void set_remote_access(bool may) { may_map_remote_ = may; }
   // More than the link moves in the time of a few launches only displaces chunks that are used sooner.
   void set_max_prefetch_bytes(uint64_t bytes) { max_prefetch_bytes_ = bytes; }
+  // Of a piece of a step that evicts and fetches.
+  void set_piece_bytes(uint64_t bytes) { piece_chunks_ = bytes / kChunkBytes; }
   // Bytes that the GPU itself can hold.
   void set_max_resident(uint64_t bytes) { max_resident_bytes_ = bytes; }
   // The part of the capacity that is the container's own; the rest is lent. Graphs beyond it are sampled

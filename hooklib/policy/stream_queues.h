@@ -15,6 +15,7 @@ struct StreamQueues {
   uint64_t in_op = 0, out_op = 0;   // the newest
   uint64_t awaited_in_op = 0;       // the application stream has waited up to here
   uint64_t in_awaited_out_op = 0;   // the in queue has waited up to here
+  uint64_t evict_behind_op = 0;     // the newest evictions behind a launch
   uint64_t graph_out_op = 0;        // the evictions behind a graph larger than the capacity
   uint64_t bytes_beside_graph = 0;  // fetched without a wait for those
   // Operations in flight, as the GPU last answered: number, bytes.

@@ -176,7 +176,7 @@ class BruteCard final : public memory::Timeline {
   void Each(const Extent& run, F f) {
     for (Va va = run.base; va < run.end(); va += kChunkBytes) f(page((va - kBase) / kChunkBytes));
   }
-  void CheckRuns(const std::vector<Extent>& runs) {
+  static void CheckRuns(const std::vector<Extent>& runs) {
     for (size_t i = 0; i < runs.size(); ++i) {
       Expect(runs[i].bytes && runs[i].bytes % kChunkBytes == 0 && runs[i].base % kChunkBytes == 0,
              "a run is not of whole chunks");
@@ -235,8 +235,7 @@ class BruteCard final : public memory::Timeline {
   }
   void Step(const PlanStep& step, StreamId stream, uint64_t behind) {
     Lane& lane = lanes_[stream];
-    for (const std::vector<Extent>* runs : {&step.drop, &step.unmap, &step.duplicate, &step.evict, &step.fetch})
-      CheckRuns(*runs);
+    for (const std::vector<Extent>* runs : {&step.drop, &step.unmap, &step.duplicate}) CheckRuns(*runs);
     for (const Extent& run : step.drop) {
       Each(run, [&](Page& p) {
         Expect(p.duplicate && (!p.on_gpu || p.gpu == p.host), "a chunk is dropped whose host copy is another");
@@ -251,33 +250,50 @@ class BruteCard final : public memory::Timeline {
         p.duplicate = true;
       });
     }
-    if (step.out_op) {
-      Expect(step.out_op == ++lane.out_op, "an eviction has another number");
+    // The evictions of all pieces are queued first.
+    size_t begin = 0;
+    for (const PlanPiece& piece : step.pieces) {
+      if (piece.out_op == 0) continue;
+      const auto runs = Part(step.evict, &begin, piece.evict_end);
+      Expect(piece.out_op == ++lane.out_op, "an eviction has another number");
       Expect(step.out_after <= lane.seq, "an eviction waits for later work");
-      for (const Extent& run : step.evict) {
+      for (const Extent& run : runs) {
         Each(run, [&](Page& p) {
           CheckUsers(&p.users, stream, step.out_after,
                      "a victim is used by unfinished work that its eviction does not await");
         });
       }
-      lane.out.push_back({.action = Action::kEvict,
-                          .runs = step.evict,
-                          .after_work = WorkOf(lane, step.out_after),
-                          .number = ++queued_});
+      lane.out.push_back(
+          {.action = Action::kEvict, .runs = runs, .after_work = WorkOf(lane, step.out_after), .number = ++queued_});
     }
-    if (step.in_op) {
-      Expect(step.in_op == ++lane.in_op, "a fetch has another number");
-      Expect(step.in_after_out <= lane.out_op, "a fetch waits for an eviction that is not queued");
-      for (const Extent& run : step.fetch) {
+    begin = 0;
+    for (const PlanPiece& piece : step.pieces) {
+      if (piece.in_op == 0) continue;
+      const auto runs = Part(step.fetch, &begin, piece.fetch_end);
+      Expect(piece.in_op == ++lane.in_op, "a fetch has another number");
+      Expect(piece.in_after_out <= lane.out_op, "a fetch waits for an eviction that is not queued");
+      for (const Extent& run : runs) {
         for (Va va = run.base; va < run.end(); va += kChunkBytes)
           CheckUnmoved(va, stream, "a chunk is fetched that another stream's queue may be evicting");
       }
       lane.in.push_back({.action = Action::kFetch,
-                         .runs = step.fetch,
-                         .after_out = step.in_after_out,
+                         .runs = runs,
+                         .after_out = piece.in_after_out,
                          .after_work = behind,
                          .number = ++queued_});
     }
+    if (!step.pieces.empty()) {
+      Expect(step.pieces.back().evict_end == step.evict.size() && step.pieces.back().fetch_end == step.fetch.size(),
+             "the pieces are not the whole step");
+    }
+  }
+  // Of a step's runs; `*begin` moves to its end.
+  static std::vector<Extent> Part(const std::vector<Extent>& runs, size_t* begin, size_t end) {
+    Expect(*begin < end && end <= runs.size(), "a piece with a number is empty");
+    const size_t from = std::exchange(*begin, end);
+    std::vector<Extent> part(runs.begin() + static_cast<ptrdiff_t>(from), runs.begin() + static_cast<ptrdiff_t>(end));
+    CheckRuns(part);
+    return part;
   }
   // Entries of the stream up to this position.
   static uint64_t WorkOf(const Lane& lane, Seq seq) {

@@ -51,6 +51,18 @@ inline std::vector<Extent> Joined(std::vector<Extent> runs, const std::vector<Ex
 inline std::vector<Extent> Evicted(const Plan& plan) { return Joined(plan.now.evict, plan.ahead.evict); }
 inline std::vector<Extent> Fetched(const Plan& plan) { return Joined(plan.now.fetch, plan.ahead.fetch); }
 
+// The newest eviction that a fetch of the step waits for; 0: none.
+inline uint64_t AwaitedEviction(const PlanStep& step) {
+  uint64_t awaited = 0;
+  for (const PlanPiece& piece : step.pieces) awaited = std::max(awaited, piece.in_after_out);
+  return awaited;
+}
+inline uint64_t ContentBytes(const PlanStep& step) {
+  uint64_t bytes = 0;
+  for (const PlanPiece& piece : step.pieces) bytes += piece.fetch_content_bytes;
+  return bytes;
+}
+
 struct FakeGpu {
   FakeTimeline time;
   Fences fences{&time};

@@ -23,7 +23,7 @@ struct TimedGpu : FakeGpu {
     const LaunchProbe probe = plan.probe;
     mapped_remote += TotalBytes(plan.map_remote);
     unmapped += TotalBytes(plan.unmap_remote);
-    late_bytes += plan.now.fetch_content_bytes;
+    late_bytes += ContentBytes(plan.now);
     swept += TotalBytes(plan.evict_after);
     sweeps += !plan.evict_after.empty();
     Finish();

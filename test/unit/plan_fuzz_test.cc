@@ -30,6 +30,7 @@ class Program {
     residency_.set_read_mostly(Chance(2));
     residency_.set_discards_on_host(!Chance(4));
     residency_.link().set_slow_write_back(Chance(2));
+    residency_.set_piece_bytes(kChunkBytes << random_() % 4);
     is_steady_ = Chance(2);
     residency_.touched().set_enabled(kind != Kind::kPlain);
     SetCapacity();

@@ -59,7 +59,7 @@ TEST_CASE("a chunk that copies wrote is fetched as a duplicate, dropped without 
   const Plan& second = gpu.Launch({Chunks(4, 4)});
   CHECK(second.now.drop == Runs{Chunks(0, 4)});
   CHECK(second.now.evict.empty());
-  CHECK(second.now.in_after_out == 0);  // the room is free at once
+  CHECK(AwaitedEviction(second.now) == 0);  // the room is free at once
   CHECK(gpu.residency.stats().bytes_out == out);
   CHECK(gpu.residency.stats().bytes_dropped == 4 * kChunkBytes);
   CHECK(gpu.residency.stats().bytes_in == in + 4 * kChunkBytes);

@@ -66,7 +66,7 @@ TEST_CASE("a victim is finished, or used earlier in the same stream, and its evi
   const Plan& plan = gpu.Launch({Chunks(2)}, 1, false);
   REQUIRE(plan.now.evict == std::vector<Extent>{Chunks(0)});
   CHECK(plan.now.out_after == 1);  // the position of chunk 0's last use
-  CHECK(plan.now.in_after_out == plan.now.out_op);
+  CHECK(AwaitedEviction(plan.now) == plan.now.out_op);
 }
 
 TEST_CASE("no launch waits for another stream's unfinished work: it goes over budget, and that is counted") {
@@ -121,7 +121,7 @@ TEST_CASE("evictions behind a launch have the last number of its plan, and only 
       }
       if (!plan.evict_after_op || !plan.ahead.in_op) continue;
       ++both;
-      CHECK(plan.ahead.in_after_out < plan.evict_after_op);
+      CHECK(AwaitedEviction(plan.ahead) < plan.evict_after_op);
       for (const Extent& gone : plan.evict_after) CHECK(BytesWithin(plan.ahead.fetch, gone) == 0);
     }
     CHECK(both > 0);
@@ -247,7 +247,7 @@ TEST_CASE("bytes by faults are those with contents that are not fetched") {
   denied.Launch({Chunks(4, 4)});
   const uint64_t in = denied.residency.stats().bytes_in;
   const Plan& plan = denied.Launch({Chunks(0, 2), Chunks(8, 2)});  // the driver refuses
-  denied.residency.NoteNotFetched(plan.now);
+  denied.residency.NoteNotFetched(plan.now.pieces.front());
   CHECK(denied.residency.stats().bytes_in == in);
   CHECK(denied.residency.stats().fault_bytes == 2 * kChunkBytes);
 }

@@ -56,6 +56,10 @@ class DeviceStreams : public DeviceContainer {
   // Waits for the work that the context of this block has queued, as the driver's cuMemFree does. Another address, or
   // memory of a pool: returns at once. An error is that of the work.
   CUresult AwaitContextOf(CUdeviceptr block) SLUICE_TAKES_DEVICE_LOCK;
+  // Waits for the work that the application has queued in the context, as cuCtxSynchronize does, but not for fetches
+  // for later work. Nothing: none is under way, or the driver alone can wait for all of the work. Evictions that end an
+  // excess over the budget are waited for: the GPU holds no more than that when the call returns.
+  std::optional<CUresult> AwaitApplication(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
   // memory::Timeline
   bool Done(memory::Mark mark) final SLUICE_DEVICE_LOCKED;
   bool MarkAll(std::vector<memory::Mark>* marks) final SLUICE_DEVICE_LOCKED;
@@ -66,6 +70,18 @@ class DeviceStreams : public DeviceContainer {
   bool IsPartOf(const Context& context, CUcontext handle);  // the context itself, or one of its green contexts
   using DeviceContainer::DeviceContainer;
   void PollPeerFrees(Stream* stream) SLUICE_DEVICE_LOCKED;
+  // --- device_waits.cc ---
+  struct AwaitedWork {  // of a stream, or of a context's gate
+    memory::Mark mark;
+    const Context* context;  // compared, never followed: it may have ended
+    CUcontext handle;
+    CUevent event;  // null: none could be recorded now
+    bool is_captured;
+  };
+  // `*is_hidden`: only a wait for the whole context shows the end of some of it.
+  std::vector<AwaitedWork> CollectWork(CUcontext handle, bool* is_hidden) SLUICE_DEVICE_LOCKED;
+  CUresult AwaitWork(const std::vector<AwaitedWork>& awaited) SLUICE_TAKES_DEVICE_LOCK;
+  void EndWork(const std::vector<AwaitedWork>& awaited, bool is_whole) SLUICE_DEVICE_LOCKED;
   void AwaitByQueries(memory::Mark mark) SLUICE_TAKES_DEVICE_LOCK;
   Context* FreedIn(memory::Va address, bool* app_managed) SLUICE_DEVICE_LOCKED;  // as ContextOfBlock
   Context* OwnerOf(memory::Va block, bool is_unevictable) SLUICE_DEVICE_LOCKED;  // by its arena; null: none

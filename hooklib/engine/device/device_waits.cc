@@ -1,4 +1,4 @@
-// Device: the wait of cuMemFree for the work of the block's context.
+// Device: waits for the application's work in a context, of cuMemFree and of cuCtxSynchronize.
 #include <algorithm>
 #include <ctime>
 #include <vector>
@@ -15,20 +15,16 @@ namespace {
 
 constexpr size_t kAwaitedBytes = 1 << 20;
 
-// Work of a stream that a free waits for.
-struct Awaited {
-  memory::Mark mark;
-  const Context* context;  // compared, never followed: it may have ended
-  CUcontext handle;
-  CUevent event;   // null: none could be recorded now
-  bool is_hidden;  // only a wait for the whole context shows its end
-  bool is_captured;
-};
-
-CUresult AwaitEvent(const Awaited& work) {
+CUresult AwaitEvent(CUcontext handle, CUevent event) {
   const RelaxedCapture relaxed;
-  const ContextScope scope(work.handle);
-  return scope.is_current() ? g_real.cuEventSynchronize(work.event) : CUDA_SUCCESS;  // it ended with its context
+  const ContextScope scope(handle);
+  return scope.is_current() ? g_real.cuEventSynchronize(event) : CUDA_SUCCESS;  // it ended with its context
+}
+
+// All that the queue holds.
+CUresult AwaitQueue(CUcontext handle, CUstream queue) {
+  const ContextScope scope(handle);
+  return scope.is_current() ? g_real.cuStreamSynchronize(queue) : CUDA_SUCCESS;
 }
 
 // All that the context holds now, green contexts' work included. False: it could not be asked. cuCtxSynchronize would
@@ -83,9 +79,64 @@ CUcontext DeviceStreams::ContextOfBlock(memory::Va address, bool* app_managed) {
   return context ? context->handle : nullptr;
 }
 
+std::vector<DeviceStreams::AwaitedWork> DeviceStreams::CollectWork(CUcontext handle, bool* is_hidden) {
+  std::vector<AwaitedWork> awaited;
+  ++poll_epoch;
+  const RelaxedCapture relaxed;
+  bool is_barrier = false;  // an event in the legacy stream would make other streams wait for each other
+  for (const auto& stream : streams) {
+    if (!stream->context || !stream->handle || MemoryContext(stream->context->handle) != handle) continue;
+    // Work that a stream got before its capture has an event (NoteWorkBeforeCapture).
+    const bool is_captured = !stream->destroyed && IsCapturing(*stream);
+    const memory::Mark mark{stream->id, is_captured ? stream->recorded : stream->seq.load()};
+    if (Done(mark)) continue;
+    is_barrier |= stream->blocking && !stream->legacy() && !is_captured;
+    awaited.push_back({mark, stream->context, stream->context->handle, nullptr, is_captured});
+  }
+  for (AwaitedWork& work : awaited) {
+    Stream* const stream = StreamById(work.mark.stream);
+    const bool is_mine = !stream->per_thread() || stream->thread == ThisThread();
+    const ContextScope scope(work.handle);
+    if (work.is_captured) continue;
+    if (scope.is_current() && is_mine && !stream->destroyed && !(stream->legacy() && is_barrier))
+      work.event = stream->context->events.Record(stream->handle);
+    *is_hidden |= !work.event && work.mark.seq > stream->recorded;
+  }
+  // The driver waits for the context's awaited events (cuCtxWaitEvent), too.
+  for (const auto& [context_handle, context] : contexts) {
+    if (!context->gate || MemoryContext(context_handle) != handle) continue;
+    const ContextScope scope(context_handle);
+    if (scope.is_current() && g_real.cuEventQuery(context->gate) == CUDA_ERROR_NOT_READY)
+      awaited.push_back({{}, context.get(), context_handle, context->events.Record(context->gate_stream), false});
+  }
+  return awaited;
+}
+
+CUresult DeviceStreams::AwaitWork(const std::vector<AwaitedWork>& awaited) {
+  CUresult result = CUDA_SUCCESS;
+  for (const AwaitedWork& work : awaited) {
+    if (result != CUDA_SUCCESS) break;
+    if (work.event) {
+      result = AwaitEvent(work.handle, work.event);
+    } else if (work.mark.stream) {
+      AwaitByQueries(work.mark);
+    }
+  }
+  return result;
+}
+
+void DeviceStreams::EndWork(const std::vector<AwaitedWork>& awaited, bool is_whole) {
+  for (const AwaitedWork& work : awaited) {
+    Stream* const stream = StreamById(work.mark.stream);
+    if (stream && (is_whole || work.event)) stream->completed = std::max(stream->completed, work.mark.seq);
+    const auto it = contexts.find(work.handle);
+    if (work.event && it != contexts.end() && it->second.get() == work.context) it->second->events.Give(work.event);
+  }
+}
+
 CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
   CUcontext handle = nullptr;
-  std::vector<Awaited> awaited;
+  std::vector<AwaitedWork> awaited;
   bool is_hidden = false;
   {
     DeviceLock lock(mutex);
@@ -94,58 +145,48 @@ CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
     const Context* const owner = live.Find(block, &base) && base == block ? FreedIn(block, &app_managed) : nullptr;
     if (!owner) return CUDA_SUCCESS;
     handle = owner->handle;
-    ++poll_epoch;
-    const RelaxedCapture relaxed;
-    bool is_barrier = false;  // an event in the legacy stream would make other streams wait for each other
-    for (const auto& stream : streams) {
-      if (!stream->context || !stream->handle || MemoryContext(stream->context->handle) != handle) continue;
-      // Work that a stream got before its capture has an event (NoteWorkBeforeCapture).
-      const bool is_captured = !stream->destroyed && IsCapturing(*stream);
-      const memory::Mark mark{stream->id, is_captured ? stream->recorded : stream->seq.load()};
-      if (Done(mark)) continue;
-      is_barrier |= stream->blocking && !stream->legacy() && !is_captured;
-      awaited.push_back({mark, stream->context, stream->context->handle, nullptr, false, is_captured});
-    }
-    for (Awaited& work : awaited) {
-      Stream* const stream = StreamById(work.mark.stream);
-      const bool is_mine = !stream->per_thread() || stream->thread == ThisThread();
-      const ContextScope scope(work.handle);
-      if (work.is_captured) continue;
-      if (scope.is_current() && is_mine && !stream->destroyed && !(stream->legacy() && is_barrier))
-        work.event = stream->context->events.Record(stream->handle);
-      work.is_hidden = !work.event && work.mark.seq > stream->recorded;
-      is_hidden |= work.is_hidden;
-    }
-    // The driver waits for the context's awaited events (cuCtxWaitEvent), too.
-    for (const auto& [context_handle, context] : contexts) {
-      if (!context->gate || MemoryContext(context_handle) != handle) continue;
-      const ContextScope scope(context_handle);
-      if (scope.is_current() && g_real.cuEventQuery(context->gate) == CUDA_ERROR_NOT_READY)
-        awaited.push_back(
-            {{}, context.get(), context_handle, context->events.Record(context->gate_stream), false, false});
-    }
+    awaited = CollectWork(handle, &is_hidden);
   }
   CUresult result = CUDA_SUCCESS;
   const bool is_whole = is_hidden && AwaitContext(handle, &result);
-  for (const Awaited& work : awaited) {
-    if (is_whole || result != CUDA_SUCCESS) break;
-    if (work.event) {
-      result = AwaitEvent(work);
-    } else if (work.mark.stream) {
-      AwaitByQueries(work.mark);
-    }
-  }
+  if (!is_whole) result = AwaitWork(awaited);
   if (result == CUDA_SUCCESS) peer_copies::Await(handle);
   NoteAnswer(handle, result);
+  if (result != CUDA_SUCCESS) return result;
   DeviceLock lock(mutex);
-  for (const Awaited& work : awaited) {
-    if (result != CUDA_SUCCESS) break;
-    Stream* const stream = StreamById(work.mark.stream);
-    if (stream && (is_whole || work.event)) stream->completed = std::max(stream->completed, work.mark.seq);
-    const auto it = contexts.find(work.handle);
-    if (work.event && it != contexts.end() && it->second.get() == work.context) it->second->events.Give(work.event);
+  EndWork(awaited, is_whole);
+  return FailureOf(handle);
+}
+
+std::optional<CUresult> DeviceStreams::AwaitApplication(CUcontext handle) {
+  std::vector<AwaitedWork> awaited;
+  CUstream housekeeping;
+  {
+    DeviceLock lock(mutex);
+    if (g_captures.load() > 0 || MemoryContext(handle) != handle) return std::nullopt;
+    ++poll_epoch;
+    if (!residency.FetchesWithinBudget()) return std::nullopt;
+    for (const auto& [other, context] : contexts) {
+      if (other != handle && MemoryContext(other) == handle) return std::nullopt;  // a green one
+    }
+    const auto context = contexts.find(handle);
+    if (context == contexts.end()) return std::nullopt;
+    const ContextScope scope(handle);
+    bool is_hidden = false;
+    awaited = CollectWork(handle, &is_hidden);
+    housekeeping = Housekeeping(context->second.get());
+    if (is_hidden || !housekeeping) {
+      EndWork(awaited, false);
+      return std::nullopt;
+    }
   }
-  return result != CUDA_SUCCESS ? result : FailureOf(handle);
+  CUresult result = AwaitWork(awaited);
+  // Each wait of the driver's also prints what kernels wrote by printf.
+  if (result == CUDA_SUCCESS) result = AwaitQueue(handle, housekeeping);
+  if (result != CUDA_SUCCESS) return result;
+  DeviceLock lock(mutex);
+  EndWork(awaited, false);
+  return FailureOf(handle);
 }
 
 }  // namespace sluice

@@ -184,7 +184,7 @@ void LaunchTimings::WaitForTransfer(Stream* stream, const TransferQueue& queue, 
   }
 }
 
-CUevent LaunchTimings::BeginFetch(const policy::PlanStep& step, Stream* stream) {
+CUevent LaunchTimings::BeginFetch(uint64_t bytes, uint64_t content_bytes, Stream* stream) {
   if (fetch_.context) {
     if (g_real.cuEventQuery(fetch_.end) != CUDA_SUCCESS) return nullptr;
     float ms = 0;
@@ -194,19 +194,17 @@ CUevent LaunchTimings::BeginFetch(const policy::PlanStep& step, Stream* stream) 
     fetch_.context->timing_events.Give(fetch_.end);
     fetch_ = {};
   }
-  uint64_t bytes = 0;
-  for (const memory::Extent& run : step.fetch) bytes += run.bytes;
   // Memory without contents moves nothing.
-  if (bytes < policy::LinkModel::kMinFetchBytes || bytes != step.fetch_content_bytes) return nullptr;
+  if (bytes < policy::LinkModel::kMinFetchBytes || bytes != content_bytes) return nullptr;
   return fetches_++ % kFetchesPerTimed ? nullptr : stream->context->timing_events.Record(stream->fetch_queue.stream);
 }
 
-void LaunchTimings::EndFetch(CUevent begin, const policy::PlanStep& step, Stream* stream) {
+void LaunchTimings::EndFetch(CUevent begin, uint64_t bytes, Stream* stream) {
   if (!begin) return;
   EventPool* const pool = &stream->context->timing_events;
   CUevent end = pool->Record(stream->fetch_queue.stream);
   if (end) {
-    fetch_ = {stream->context, begin, end, step.fetch_content_bytes};
+    fetch_ = {stream->context, begin, end, bytes};
   } else {
     pool->Give(begin);
   }

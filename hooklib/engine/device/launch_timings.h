@@ -41,8 +41,8 @@ class LaunchTimings {
   // long the stream stood.
   void WaitForTransfer(Stream* stream, const TransferQueue& queue, uint64_t op) SLUICE_DEVICE_LOCKED;
   // Events around one of many fetches, on its queue, for the link model. Null: this one is not timed.
-  CUevent BeginFetch(const policy::PlanStep& step, Stream* stream) SLUICE_DEVICE_LOCKED;
-  void EndFetch(CUevent begin, const policy::PlanStep& step, Stream* stream) SLUICE_DEVICE_LOCKED;
+  CUevent BeginFetch(uint64_t bytes, uint64_t content_bytes, Stream* stream) SLUICE_DEVICE_LOCKED;
+  void EndFetch(CUevent begin, uint64_t bytes, Stream* stream) SLUICE_DEVICE_LOCKED;
   uint64_t stall_ns() const SLUICE_DEVICE_LOCKED { return stall_ns_; }  // of all such waits that are over
 
   void ForgetContext(const Context* context) SLUICE_DEVICE_LOCKED;

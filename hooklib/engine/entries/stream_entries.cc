@@ -57,7 +57,8 @@ CUresult SynchronizeContext(CUcontext named, Wait wait) {
         before.emplace_back(stream.get(), stream->seq.load());
     }
   }
-  const CUresult result = wait();
+  const std::optional<CUresult> awaited = device ? device->AwaitApplication(context) : std::nullopt;
+  const CUresult result = awaited ? *awaited : wait();
   if (device) NoteAnswer(context, result);
   if (result == CUDA_SUCCESS && device) {
     DeviceLock lock(device->mutex);

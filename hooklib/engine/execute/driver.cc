@@ -34,7 +34,7 @@ bool IsBarred(memory::Extent range) SLUICE_REQUIRES(g_barred_mutex) {
 }
 
 struct Batch {
-  explicit Batch(const std::vector<memory::Extent>& runs) {
+  explicit Batch(std::span<const memory::Extent> runs) {
     for (const memory::Extent& run : runs) {
       pointers.push_back(run.base);
       sizes.push_back(run.bytes);
@@ -44,9 +44,9 @@ struct Batch {
   std::vector<size_t> sizes;
 };
 
-CUresult PrefetchRuns(const std::vector<memory::Extent>& all, CUmemLocation location, CUstream stream) {
+CUresult PrefetchRuns(std::span<const memory::Extent> all, CUmemLocation location, CUstream stream) {
   const AllowedRuns allowed(all);
-  const std::vector<memory::Extent>& runs = *allowed;
+  const std::span<const memory::Extent> runs = *allowed;
   if (runs.empty()) return CUDA_SUCCESS;
   if (runs.size() > 1 && g_real.cuMemPrefetchBatchAsync) {
     Batch batch(runs);
@@ -80,9 +80,9 @@ bool AdviseWhole(memory::Extent range, CUmem_advise advice, CUdevice device) {
 
 bool Advise(memory::Extent range, CUmem_advise advice, CUdevice device) {
   if (!AnyBarred()) return AdviseWhole(range, advice, device);
-  const std::vector<memory::Extent> whole{range};
+  const AllowedRuns allowed({&range, 1});
   bool all = true;
-  for (const memory::Extent& part : *AllowedRuns(whole)) all &= AdviseWhole(part, advice, device);
+  for (const memory::Extent& part : *allowed) all &= AdviseWhole(part, advice, device);
   return all;
 }
 
@@ -114,9 +114,9 @@ void AwaitUnbarred(memory::Extent range) {
   while (IsBarred(range) && std::chrono::steady_clock::now() < end) Unbarred().WaitUntil(g_barred_mutex, end);
 }
 
-AllowedRuns::AllowedRuns(const std::vector<memory::Extent>& runs) : runs_(&runs) {
+AllowedRuns::AllowedRuns(std::span<const memory::Extent> runs) : runs_(runs) {
   if (!AnyBarred()) return;
-  kept_ = runs;
+  kept_.assign(runs.begin(), runs.end());
   MutexLock lock(g_barred_mutex);
   for (const auto& [key, ranges] : Barred()) {
     for (const memory::Extent& barred : ranges) {
@@ -131,17 +131,17 @@ AllowedRuns::AllowedRuns(const std::vector<memory::Extent>& runs) : runs_(&runs)
       kept_ = std::move(outside);
     }
   }
-  runs_ = &kept_;
+  runs_ = kept_;
 }
 
-CUresult FetchRuns(const std::vector<memory::Extent>& runs, CUdevice device, CUstream stream) {
+CUresult FetchRuns(std::span<const memory::Extent> runs, CUdevice device, CUstream stream) {
   CUmemLocation location{};
   location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   location.id = device;
   return PrefetchRuns(runs, location, stream);
 }
 
-CUresult EvictRuns(const std::vector<memory::Extent>& runs, CUstream stream) {
+CUresult EvictRuns(std::span<const memory::Extent> runs, CUstream stream) {
   return PrefetchRuns(runs, HostLocation(), stream);
 }
 
@@ -186,20 +186,20 @@ void Unset(const GivenAdvice& given) {
   }
 }
 
-bool QueueDiscard(const std::vector<memory::Extent>& all, CUstream stream) {
+bool QueueDiscard(std::span<const memory::Extent> all, CUstream stream) {
   if (all.empty() || !g_real.cuMemDiscardBatchAsync) return false;
   const AllowedRuns allowed(all);
-  const std::vector<memory::Extent>& runs = *allowed;
+  const std::span<const memory::Extent> runs = *allowed;
   if (runs.empty()) return true;
   Batch batch(runs);
   return g_real.cuMemDiscardBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), 0, stream) ==
          CUDA_SUCCESS;
 }
 
-CUresult RepopulateRuns(const std::vector<memory::Extent>& all, CUdevice device, CUstream stream) {
+CUresult RepopulateRuns(std::span<const memory::Extent> all, CUdevice device, CUstream stream) {
   if (!g_real.cuMemDiscardAndPrefetchBatchAsync) return CUDA_ERROR_NOT_SUPPORTED;
   const AllowedRuns allowed(all);
-  const std::vector<memory::Extent>& runs = *allowed;
+  const std::span<const memory::Extent> runs = *allowed;
   if (runs.empty()) return CUDA_SUCCESS;
   Batch batch(runs);
   CUmemLocation location{};

@@ -2,6 +2,7 @@
 #ifndef SLUICE_HOOKLIB_ENGINE_EXECUTE_DRIVER_H_
 #define SLUICE_HOOKLIB_ENGINE_EXECUTE_DRIVER_H_
 
+#include <span>
 #include <vector>
 
 #include "hooklib/dispatch/cuda_api.h"
@@ -18,18 +19,18 @@ void AwaitUnbarred(memory::Extent range);  // for two seconds at most
 // The parts of the runs that are not barred.
 class AllowedRuns {
  public:
-  explicit AllowedRuns(const std::vector<memory::Extent>& runs);
-  const std::vector<memory::Extent>& operator*() const { return *runs_; }
+  explicit AllowedRuns(std::span<const memory::Extent> runs);
+  std::span<const memory::Extent> operator*() const { return runs_; }
 
  private:
-  const std::vector<memory::Extent>* runs_;
+  std::span<const memory::Extent> runs_;
   std::vector<memory::Extent> kept_;
 };
 
 // Both queue all runs on `stream`. The first error is returned, and the other runs are still tried: a page that did not
 // move is slow, never wrong.
-CUresult FetchRuns(const std::vector<memory::Extent>& runs, CUdevice device, CUstream stream);
-CUresult EvictRuns(const std::vector<memory::Extent>& runs, CUstream stream);
+CUresult FetchRuns(std::span<const memory::Extent> runs, CUdevice device, CUstream stream);
+CUresult EvictRuns(std::span<const memory::Extent> runs, CUstream stream);
 // The GPU maps the ranges wherever their pages are: host memory is used over the link instead of moved by faults. Not
 // queued: done when it returns (31 ms a GiB of host memory; with transfers under way it waits for these).
 void AdviseAccessedBy(const std::vector<memory::Extent>& runs, CUdevice device);
@@ -52,9 +53,9 @@ void Unset(const GivenAdvice& given);
 void AdvisePeers(memory::Extent range, CUdevice owner, const std::vector<CUdevice>& peers);
 // Contents are undefined from some time after `stream` comes to it on, which must not be the legacy one: see
 // discards.h. False where the driver cannot discard (before 580).
-bool QueueDiscard(const std::vector<memory::Extent>& runs, CUstream stream);
+bool QueueDiscard(std::span<const memory::Extent> runs, CUstream stream);
 // The ranges are populated empty on the GPU, in the order of `stream`, which must not be the legacy one.
-CUresult RepopulateRuns(const std::vector<memory::Extent>& runs, CUdevice device, CUstream stream);
+CUresult RepopulateRuns(std::span<const memory::Extent> runs, CUdevice device, CUstream stream);
 
 }  // namespace sluice
 

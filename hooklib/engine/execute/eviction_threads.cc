@@ -44,7 +44,8 @@ struct Job {
   std::vector<Extent> pieces;
   size_t next = 0, unfinished = 0;  // the first piece that no thread has taken; pieces that are not done
   uint32_t* cell;
-  uint32_t value;  // of the cell, when this job and all before it on the queue are done
+  uint32_t value;               // of the cell, when this job and all before it on the queue are done
+  Job* next_reached = nullptr;  // the stream comes to it together with this one
 };
 
 enum class State : uint8_t { kUnknown, kUsed, kUnused };
@@ -112,21 +113,22 @@ void* EvictionThread(void*) {
   return nullptr;
 }
 
-// A stream has come to it. On the driver's thread for host functions: nothing is waited for.
+// A stream has come to these. On the driver's thread for host functions: nothing is waited for.
 void CUDA_CB OnStreamReached(void* given) {
-  auto* const job = static_cast<Job*>(given);
   Shared& shared = TheShared();
   {
     MutexLock lock(shared.mutex);
-    shared.unreached.erase(job);
-    shared.jobs_of[job->cell].push_back(job);
-    shared.jobs.push_back(job);
+    for (auto* job = static_cast<Job*>(given); job; job = job->next_reached) {
+      shared.unreached.erase(job);
+      shared.jobs_of[job->cell].push_back(job);
+      shared.jobs.push_back(job);
+    }
   }
   shared.work.NotifyAll();
 }
 
 // In the order in which threads had better take them: neighbours share a mapping.
-std::vector<Extent> SplitIntoPieces(const std::vector<Extent>& runs) {
+std::vector<Extent> SplitIntoPieces(std::span<const Extent> runs) {
   std::vector<std::pair<size_t, Extent>> numbered;
   for (const Extent& run : runs) {
     size_t number = 0;
@@ -150,7 +152,7 @@ bool StartThreads(int count) {
 }
 
 // Makes the first request, of a chunk that is about to be evicted in any case.
-State Try(Shared& shared, const std::vector<Extent>& runs) {
+State Try(Shared& shared, std::span<const Extent> runs) {
   const int wanted = GetConfig().eviction_threads;
   if (CallsAreExact()) {
     shared.by_port = true;  // whatever CPUs this machine has
@@ -170,7 +172,7 @@ State Try(Shared& shared, const std::vector<Extent>& runs) {
 }
 
 // Whether evictions are made by requests.
-bool AreUsed(const std::vector<Extent>& runs) {
+bool AreUsed(std::span<const Extent> runs) {
   Shared& shared = TheShared();
   const auto known = [&shared] { return shared.state.load(std::memory_order_acquire); };
   if (known() != State::kUnknown) return known() == State::kUsed;
@@ -227,27 +229,42 @@ void WaitForStream(CUstream before, CUstream after, EventPool* pool) SLUICE_DEVI
   }
 }
 
-// The threads take the runs when `entry` comes to this place, and the queue's stream waits for them.
-CUresult HandOver(JobKind kind, TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
-                  const std::vector<Extent>& runs) SLUICE_DEVICE_LOCKED {
-  const uint32_t place = queue->cell - 1;
-  auto* const job = new Job{kind, SplitIntoPieces(runs), 0, 0, cells->host + place, queue->newest_cell_value + 1};
-  job->unfinished = job->pieces.size();
-  {
-    Shared& shared = TheShared();
-    MutexLock lock(shared.mutex);
-    shared.unreached.insert(job);
+// Makes jobs of the parts, which the threads take when `entry` comes to this place. The queue's stream waits for it.
+// False: the driver refused, and a job is left alone: the error may be an earlier launch's.
+bool HandOver(JobKind kind, const TransferQueue& queue, CUstream entry, EventPool* pool, CellPage* cells,
+              std::span<const EvictionPart> parts) SLUICE_DEVICE_LOCKED {
+  Job *first = nullptr, *last = nullptr;
+  uint32_t value = queue.newest_cell_value;
+  for (const EvictionPart& part : parts) {
+    auto* const job = new Job{kind, SplitIntoPieces(part.runs), 0, 0, cells->host + queue.cell - 1, ++value};
+    job->unfinished = job->pieces.size();
+    (last ? last->next_reached : first) = job;
+    last = job;
+    MutexLock lock(TheShared().mutex);
+    TheShared().unreached.insert(job);
   }
-  const CUresult result = g_real.cuLaunchHostFunc(entry, OnStreamReached, job);
-  WaitForStream(entry, queue->stream, pool);
-  if (result != CUDA_SUCCESS) {
-    // The job is left alone: the error may be an earlier launch's.
-    cells->refused = true;
-    return EvictRuns(runs, queue->stream);
+  const bool are_taken = g_real.cuLaunchHostFunc(entry, OnStreamReached, first) == CUDA_SUCCESS;
+  if (!are_taken) cells->refused = true;
+  WaitForStream(entry, queue.stream, pool);
+  return are_taken;
+}
+
+CUresult EvictByPort(const TransferQueue& queue, CUstream entry, std::span<const Extent> runs) SLUICE_DEVICE_LOCKED {
+  std::vector<uint64_t> bases, lengths;
+  for (const Extent& run : runs) {
+    bases.push_back(run.base);
+    lengths.push_back(run.bytes);
   }
+  return static_cast<CUresult>(TheShared().port.evict(entry, queue.stream, bases.data(), lengths.data(), runs.size(),
+                                                      GetConfig().eviction_threads));
+}
+
+// The queue's stream waits until the threads have done the next job.
+CUresult AwaitJob(TransferQueue* queue, CellPage* cells) SLUICE_DEVICE_LOCKED {
   ++queue->newest_cell_value;
-  const CUresult waits = g_real.cuStreamWaitValue32_v2(queue->stream, cells->device + place * sizeof(uint32_t),
-                                                       queue->newest_cell_value, CU_STREAM_WAIT_VALUE_GEQ);
+  const CUdeviceptr cell = cells->device + (queue->cell - 1) * sizeof(uint32_t);
+  const CUresult waits =
+      g_real.cuStreamWaitValue32_v2(queue->stream, cell, queue->newest_cell_value, CU_STREAM_WAIT_VALUE_GEQ);
   if (waits != CUDA_SUCCESS) cells->refused = true;
   return waits;
 }
@@ -264,41 +281,50 @@ bool CallsAreExact() {
 
 bool MayDiscard() { return CallsAreExact() || TheShared().state.load(std::memory_order_relaxed) != State::kUnused; }
 
-CUstream EntryStream(TransferQueue* queue, CellPage* cells, const std::vector<Extent>& runs) {
+CUstream EntryStream(TransferQueue* queue, CellPage* cells, std::span<const Extent> runs) {
   if (!AreUsed(runs) || !AssignCell(queue, cells)) return queue->stream;
   if (!queue->entry) queue->entry = MakeQueueStream();
   return queue->entry ? queue->entry : queue->stream;
 }
 
-CUresult QueueEviction(TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
-                       const std::vector<Extent>& all) {
-  const AllowedRuns allowed(all);
-  const std::vector<Extent>& runs = *allowed;
-  if (runs.empty()) return CUDA_SUCCESS;
-  if (entry == queue->stream) return EvictRuns(runs, queue->stream);
-  if (TheShared().by_port) {
-    std::vector<uint64_t> bases, lengths;
-    for (const Extent& run : runs) {
-      bases.push_back(run.base);
-      lengths.push_back(run.bytes);
-    }
-    return static_cast<CUresult>(TheShared().port.evict(entry, queue->stream, bases.data(), lengths.data(), runs.size(),
-                                                        GetConfig().eviction_threads));
+CUresult QueueEvictions(TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
+                        std::span<const EvictionPart> parts) {
+  const bool by_threads = entry != queue->stream && !TheShared().by_port;
+  std::vector<AllowedRuns> allowed;
+  std::vector<EvictionPart> jobs;
+  for (const EvictionPart& part : parts) {
+    allowed.emplace_back(part.runs);
+    if (!(*allowed.back()).empty()) jobs.push_back({*allowed.back(), part.op});
   }
-  return HandOver(JobKind::kEvict, queue, entry, cells, pool, runs);
+  const bool are_taken = by_threads && !jobs.empty() && HandOver(JobKind::kEvict, *queue, entry, pool, cells, jobs);
+  CUresult first_error = CUDA_SUCCESS;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::span<const Extent> runs = *allowed[i];
+    CUresult result = CUDA_SUCCESS;
+    if (!runs.empty()) {
+      result = are_taken                               ? AwaitJob(queue, cells)
+               : entry != queue->stream && !by_threads ? EvictByPort(*queue, entry, runs)
+                                                       : EvictRuns(runs, queue->stream);
+    }
+    if (first_error == CUDA_SUCCESS) first_error = result;
+    queue->Stamp(parts[i].op, pool);
+  }
+  return first_error;
 }
 
 CUresult QueueDiscard(TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
-                      const std::vector<Extent>& all) {
+                      std::span<const Extent> all) {
   const AllowedRuns allowed(all);
-  const std::vector<Extent>& runs = *allowed;
+  const std::span<const Extent> runs = *allowed;
   if (runs.empty()) return CUDA_SUCCESS;
   if (CallsAreExact()) {
     if (entry != queue->stream) WaitForStream(entry, queue->stream, pool);
     return sluice::QueueDiscard(runs, queue->stream) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
   }
-  if (entry == queue->stream) return EvictRuns(runs, queue->stream);
-  return HandOver(JobKind::kDiscard, queue, entry, cells, pool, runs);
+  const EvictionPart part{runs, 0};
+  if (entry == queue->stream || !HandOver(JobKind::kDiscard, *queue, entry, pool, cells, {&part, 1}))
+    return EvictRuns(runs, queue->stream);
+  return AwaitJob(queue, cells);
 }
 
 void ReleaseWaiters(const TransferQueue& queue, const CellPage& cells) {

@@ -16,6 +16,7 @@
 #define SLUICE_HOOKLIB_ENGINE_EXECUTE_EVICTION_THREADS_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "hooklib/dispatch/cuda_api.h"
@@ -41,15 +42,21 @@ struct CellPage {
 // evictions need not wait for each other; where the driver's call is used, the queue's stream. `runs`: about to be
 // evicted. The first time a request is tried on one chunk of them. In the context of the queue.
 CUstream EntryStream(TransferQueue* queue, CellPage* cells,
-                     const std::vector<memory::Extent>& runs) SLUICE_DEVICE_LOCKED;
-// Queues the eviction behind everything that `entry` (EntryStream's answer) waits for, and before anything that is
-// queued on the queue's stream from here on.
-CUresult QueueEviction(TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
-                       const std::vector<memory::Extent>& runs) SLUICE_DEVICE_LOCKED;
+                     std::span<const memory::Extent> runs) SLUICE_DEVICE_LOCKED;
+// Runs that are evicted together, and the number of this operation.
+struct EvictionPart {
+  std::span<const memory::Extent> runs;
+  uint64_t op;
+};
+// Queues the evictions, one behind the other and stamped (TransferQueue), behind everything that `entry` (EntryStream's
+// answer) waits for. Anything that is queued on the queue's stream from here on comes behind them. The first error is
+// returned, and the other parts are still tried.
+CUresult QueueEvictions(TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
+                        std::span<const EvictionPart> parts) SLUICE_DEVICE_LOCKED;
 // The same for a discard, after which nothing that is queued on the queue's stream from here on can be overtaken by it.
 // Where there are no threads the runs are evicted instead.
 CUresult QueueDiscard(TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
-                      const std::vector<memory::Extent>& runs) SLUICE_DEVICE_LOCKED;
+                      std::span<const memory::Extent> runs) SLUICE_DEVICE_LOCKED;
 // Whether QueueDiscard may discard. It evicts where the threads are known not to be used.
 bool MayDiscard();
 // Whether the driver's own calls do their work before their streams go on. Only a driver's extension says so.

@@ -1,5 +1,7 @@
 // Device: how the steps of a plan become driver calls on the queues of a stream.
 #include <algorithm>
+#include <span>
+#include <utility>
 
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/context_scope.h"
@@ -10,6 +12,20 @@
 #include "hooklib/engine/observe/log.h"
 
 namespace sluice {
+
+namespace {
+
+std::span<const memory::Extent> Part(const std::vector<memory::Extent>& runs, size_t begin, size_t end) {
+  return std::span(runs).subspan(begin, end - begin);
+}
+
+uint64_t TotalBytes(std::span<const memory::Extent> runs) {
+  uint64_t bytes = 0;
+  for (const memory::Extent& run : runs) bytes += run.bytes;
+  return bytes;
+}
+
+}  // namespace
 
 void DeviceTransfers::Execute(const policy::PlanStep& step, Stream* stream) {
   if (step.empty()) return;
@@ -29,24 +45,35 @@ void DeviceTransfers::Execute(const policy::PlanStep& step, Stream* stream) {
     residency.link().set_slow_write_back(entry == queue->stream);
     const uint64_t after = entry == queue->stream ? std::max(step.out_after, next_done) : step.out_after;
     if (after) WaitFor(stream->events, after, entry);
-    const CUresult result = eviction_threads::QueueEviction(queue, entry, &context->eviction_cells, pool, step.evict);
+    std::vector<eviction_threads::EvictionPart> parts;
+    size_t begin = 0;
+    for (const policy::PlanPiece& piece : step.pieces) {
+      if (piece.out_op)
+        parts.push_back({Part(step.evict, std::exchange(begin, piece.evict_end), piece.evict_end), piece.out_op});
+    }
+    const CUresult result = eviction_threads::QueueEvictions(queue, entry, &context->eviction_cells, pool, parts);
     if (result != CUDA_SUCCESS)
       SLUICE_LOG(kDebug, "prefetch of %zu runs to the host failed with %d", step.evict.size(), result);
-    queue->Stamp(step.out_op, pool);
   }
   if (step.in_op && stream->fetch_queue.HasStream()) {
     TransferQueue* const queue = &stream->fetch_queue;
-    const bool deferred = step.in_after_out && WaitFor(stream->evict_queue.events, step.in_after_out, queue->stream);
-    if (!deferred && next_done) WaitFor(stream->events, next_done, queue->stream);
     AwaitDiscards(stream, queue->stream);
-    CUevent begin = timings.BeginFetch(step, stream);
-    const CUresult result = FetchRuns(step.fetch, ordinal, queue->stream);
-    timings.EndFetch(begin, step, stream);
-    if (result != CUDA_SUCCESS) {
-      SLUICE_LOG(kDebug, "prefetch of %zu runs failed with %d; they will be faulted in", step.fetch.size(), result);
-      residency.NoteNotFetched(step);
+    size_t begin = 0;
+    for (const policy::PlanPiece& piece : step.pieces) {
+      if (!piece.in_op) continue;
+      const auto runs = Part(step.fetch, std::exchange(begin, piece.fetch_end), piece.fetch_end);
+      const bool deferred =
+          piece.in_after_out && WaitFor(stream->evict_queue.events, piece.in_after_out, queue->stream);
+      if (!deferred && next_done) WaitFor(stream->events, next_done, queue->stream);
+      CUevent timed = timings.BeginFetch(TotalBytes(runs), piece.fetch_content_bytes, stream);
+      const CUresult result = FetchRuns(runs, ordinal, queue->stream);
+      timings.EndFetch(timed, piece.fetch_content_bytes, stream);
+      if (result != CUDA_SUCCESS) {
+        SLUICE_LOG(kDebug, "prefetch of %zu runs failed with %d; they will be faulted in", runs.size(), result);
+        residency.NoteNotFetched(piece);
+      }
+      queue->Stamp(piece.in_op, pool);
     }
-    queue->Stamp(step.in_op, pool);
   }
 }
 
@@ -91,8 +118,8 @@ void DeviceTransfers::EvictAfter(const std::vector<memory::Extent>& runs, uint64
   Context* const context = stream->context;
   const CUstream entry = eviction_threads::EntryStream(queue, &context->eviction_cells, runs);
   WaitFor(stream->events, stream->recorded, entry);
-  eviction_threads::QueueEviction(queue, entry, &context->eviction_cells, &context->events, runs);
-  queue->Stamp(op, &context->events);
+  const eviction_threads::EvictionPart part{runs, op};
+  eviction_threads::QueueEvictions(queue, entry, &context->eviction_cells, &context->events, {&part, 1});
 }
 
 }  // namespace sluice

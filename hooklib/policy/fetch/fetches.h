@@ -10,7 +10,7 @@ namespace sluice::policy {
 class Fetches : public Eviction {
  public:
   // The driver refused a plan's fetches: faults bring their contents.
-  void NoteNotFetched(const PlanStep& step);
+  void NoteNotFetched(const PlanPiece& piece);
   // A plan's `repopulate` chunks were fetched: no stream order was there to discard them in.
   void NoteNotRepopulated(const Plan& plan);
   // Whether a discarded chunk was allocated again, and no launch has fetched it yet.
@@ -48,6 +48,7 @@ class Fetches : public Eviction {
            (queues.predictor.HasAhead(kHorizonLaunches) || !queues.evictions.empty() || !queues.fetches.empty());
   }
   bool PrefetchUpcoming(StreamQueues* queues, StreamId stream);
+  void KeepReserve(uint64_t at, StreamId stream);
   void PrefetchNear(StreamQueues* queues, StreamId stream);
   void PrefetchFar(StreamQueues* queues, StreamId stream);
   void EvictProactively(const StreamQueues& queues, StreamId stream);

@@ -142,7 +142,6 @@ void Fetches::FetchChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
   QueueFetch(chunk, stream, step);
   chunk->BeginFetch(stream, step->in_op);
   (chunk->has_contents() ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
-  if (chunk->has_contents()) step->fetch_content_bytes += kChunkBytes;
 }
 
 void Fetches::FetchResident(Chunk* chunk, StreamId stream, PlanStep* step) {
@@ -170,9 +169,9 @@ void Fetches::FetchTransient(Chunk* chunk, StreamId stream) {
   EvictBehind(chunk, stream);
 }
 
-void Fetches::NoteNotFetched(const PlanStep& step) {
-  stats_.bytes_in -= step.fetch_content_bytes;
-  stats_.fault_bytes += step.fetch_content_bytes;
+void Fetches::NoteNotFetched(const PlanPiece& piece) {
+  stats_.bytes_in -= piece.fetch_content_bytes;
+  stats_.fault_bytes += piece.fetch_content_bytes;
 }
 
 }  // namespace sluice::policy

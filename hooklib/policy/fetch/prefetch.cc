@@ -65,11 +65,18 @@ bool Fetches::PrefetchUpcoming(StreamQueues* queues, StreamId stream) {
   return true;
 }
 
+// Behind a full window another one is due. Its room is made now, so that its fetches wait for no eviction.
+void Fetches::KeepReserve(uint64_t at, StreamId stream) {
+  const uint64_t room = Room(stream);
+  if (!budget_rising_ && room < max_prefetch_bytes_)
+    MakeRoomAgain(stream, max_prefetch_bytes_ - room, at, &plan_.ahead);
+}
+
 void Fetches::PrefetchNear(StreamQueues* queues, StreamId stream) {
   uint64_t at = 0, id = 0;
   while (queues->prefetched_bytes < max_prefetch_bytes_) {
     const auto chunks = queues->predictor.NextAhead(kHorizonLaunches, &at, &id);
-    if (chunks.empty()) break;
+    if (chunks.empty()) return;
     if (graph_strategies_.Knows(id)) continue;  // its strategy decides about its missing chunks
     for (Chunk* chunk : chunks) {
       if (chunk->resident()) {
@@ -85,6 +92,7 @@ void Fetches::PrefetchNear(StreamQueues* queues, StreamId stream) {
       PrefetchChunk(chunk, at, stream);
     }
   }
+  if (at) KeepReserve(at, stream);
 }
 
 void Fetches::PrefetchFar(StreamQueues* queues, StreamId stream) {
