@@ -11,6 +11,10 @@ namespace {
 // The driver's queue for deferred prefetches is short: a step is in one piece where so many are in flight.
 constexpr size_t kMaxPiecesInFlight = 24;
 
+void SortByAddress(std::vector<Extent>::iterator begin, std::vector<Extent>::iterator end) {
+  std::sort(begin, end, [](const Extent& a, const Extent& b) { return a.base < b.base; });
+}
+
 }  // namespace
 
 void PlanBuilder::ClearWholePlan() {
@@ -36,7 +40,7 @@ void PlanBuilder::NumberEvictAfter(StreamQueues* queues, bool graph) {
 size_t PlanBuilder::MergeRuns(std::vector<Extent>* runs, size_t begin, size_t end, size_t to) {
   if (begin == end) return to;
   const auto at = [runs](size_t i) { return runs->begin() + static_cast<ptrdiff_t>(i); };
-  std::sort(at(begin), at(end), [](const Extent& a, const Extent& b) { return a.base < b.base; });
+  SortByAddress(at(begin), at(end));
   (*runs)[to] = (*runs)[begin];
   for (size_t i = begin + 1; i < end; ++i) {
     const Chunk* chunk = chunks_.Find((*runs)[i].base);
@@ -49,7 +53,8 @@ size_t PlanBuilder::MergeRuns(std::vector<Extent>* runs, size_t begin, size_t en
   return to + 1;
 }
 
-// In pieces where there is much to evict and to fetch, since the link moves both ways at a time.
+// In pieces where there is much to evict and to fetch, since the link moves both ways at a time
+// (docs/design/driver.md).
 void PlanBuilder::FinishStep(StreamId stream, PlanStep* step) {
   for (std::vector<Extent>* runs : {&step->drop, &step->unmap, &step->duplicate}) Merge(runs);
   if (!step->out_op && !step->in_op) return;
@@ -59,6 +64,11 @@ void PlanBuilder::FinishStep(StreamId stream, PlanStep* step) {
     const size_t in_flight = queues->evictions.size() + queues->fetches.size();
     const size_t wanted = (std::max(step->evict.size(), step->fetch.size()) + piece_chunks_ - 1) / piece_chunks_;
     pieces = std::clamp((kMaxPiecesInFlight - std::min(kMaxPiecesInFlight, in_flight)) / 2, size_t{1}, wanted);
+  }
+  // Runs stay as long as they are in the whole step, but where a piece ends.
+  if (pieces > 1) {
+    SortByAddress(step->evict.begin(), step->evict.end());
+    SortByAddress(step->fetch.begin(), step->fetch.end());
   }
   for (size_t i = 1; i <= pieces; ++i)
     step->pieces.push_back(

@@ -107,7 +107,7 @@ class ResidencyState {
   GraphRemainder graph_remainder_;
   PlacementState placement_;
   uint64_t reuse_distance_x64_ = 0;  // 64 x the mean of launches from an eviction for room to the next use
-  size_t piece_chunks_ = 8;  // half a millisecond
+  size_t piece_chunks_ = 8;          // half a millisecond
   uint64_t max_resident_bytes_ = kNever, share_bytes_ = kNever, max_prefetch_bytes_ = uint64_t{64} << 20;
   uint64_t far_paused_until_ = 0, far_full_until_ = 0, far_reserve_bytes_ = 0;  // PrefetchFar; that it leaves free
   uint64_t proactive_paused_until_ = 0;                                         // EvictProactively

@@ -49,7 +49,8 @@ struct ThreeGpus {
 
 bool Same(const PlanStep& a, const PlanStep& b) {
   return a.drop == b.drop && a.unmap == b.unmap && a.evict == b.evict && a.fetch == b.fetch &&
-         a.out_after == b.out_after && a.out_op == b.out_op && a.in_op == b.in_op && AwaitedEviction(a) == AwaitedEviction(b);
+         a.out_after == b.out_after && a.out_op == b.out_op && a.in_op == b.in_op &&
+         AwaitedEviction(a) == AwaitedEviction(b);
 }
 
 bool Same(const Plan& a, const Plan& b) {

@@ -289,22 +289,25 @@ CUstream EntryStream(TransferQueue* queue, CellPage* cells, std::span<const Exte
 
 CUresult QueueEvictions(TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
                         std::span<const EvictionPart> parts) {
-  const bool by_threads = entry != queue->stream && !TheShared().by_port;
+  const bool by_call = entry == queue->stream, by_port = !by_call && TheShared().by_port;
   std::vector<AllowedRuns> allowed;
   std::vector<EvictionPart> jobs;
   for (const EvictionPart& part : parts) {
     allowed.emplace_back(part.runs);
     if (!(*allowed.back()).empty()) jobs.push_back({*allowed.back(), part.op});
   }
-  const bool are_taken = by_threads && !jobs.empty() && HandOver(JobKind::kEvict, *queue, entry, pool, cells, jobs);
+  const bool by_threads =
+      !by_call && !by_port && !jobs.empty() && HandOver(JobKind::kEvict, *queue, entry, pool, cells, jobs);
   CUresult first_error = CUDA_SUCCESS;
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::span<const Extent> runs = *allowed[i];
     CUresult result = CUDA_SUCCESS;
-    if (!runs.empty()) {
-      result = are_taken                               ? AwaitJob(queue, cells)
-               : entry != queue->stream && !by_threads ? EvictByPort(*queue, entry, runs)
-                                                       : EvictRuns(runs, queue->stream);
+    if (by_threads && !runs.empty()) {
+      result = AwaitJob(queue, cells);
+    } else if (by_port && !runs.empty()) {
+      result = EvictByPort(*queue, entry, runs);
+    } else if (!runs.empty()) {
+      result = EvictRuns(runs, queue->stream);
     }
     if (first_error == CUDA_SUCCESS) first_error = result;
     queue->Stamp(parts[i].op, pool);

@@ -41,8 +41,7 @@ struct CellPage {
 // The stream where evictions and discards on `queue` wait for the application. It is a stream of its own, so that
 // evictions need not wait for each other; where the driver's call is used, the queue's stream. `runs`: about to be
 // evicted. The first time a request is tried on one chunk of them. In the context of the queue.
-CUstream EntryStream(TransferQueue* queue, CellPage* cells,
-                     std::span<const memory::Extent> runs) SLUICE_DEVICE_LOCKED;
+CUstream EntryStream(TransferQueue* queue, CellPage* cells, std::span<const memory::Extent> runs) SLUICE_DEVICE_LOCKED;
 // Runs that are evicted together, and the number of this operation.
 struct EvictionPart {
   std::span<const memory::Extent> runs;
