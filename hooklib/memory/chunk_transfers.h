@@ -16,16 +16,19 @@ class ChunkTransfers {
  public:
   uint64_t fetch_op() const { return fetch_op_; }  // on fetch_stream's in queue
   StreamId fetch_stream() const { return fetch_stream_; }
-  bool prefetched() const { return prefetched_; }  // the fetch is for a later launch
-  uint64_t evict_op() const { return evict_op_; }  // on evict_stream's out queue
+  bool fetches_contents() const { return fetches_contents_; }  // it had some when the fetch was planned
+  bool prefetched() const { return prefetched_; }              // the fetch is for a later launch
+  uint64_t evict_op() const { return evict_op_; }              // on evict_stream's out queue
   StreamId evict_stream() const { return evict_stream_; }
   // Evicted behind the launch that is being planned, by an operation that has no number yet: kNever.
   bool has_leave_pending() const { return evict_op_ == kNever; }
   bool evicting_elsewhere() const { return evicting_elsewhere_; }  // a queue other than evict_op's may evict it, too
-  void BeginFetch(StreamId stream, uint64_t op) {
+  void BeginFetch(StreamId stream, uint64_t op, bool has_contents) {
     fetch_op_ = op;
     fetch_stream_ = stream;
+    fetches_contents_ = has_contents;
   }
+  void RenumberFetch(uint64_t to) { fetch_op_ = to; }
   void EndFetch() { fetch_op_ = 0; }  // it is over, or no work has to wait for it
   void SetPrefetched(bool prefetched) { prefetched_ = prefetched; }
   void NumberEviction(uint64_t op) {
@@ -58,7 +61,7 @@ class ChunkTransfers {
  private:
   uint64_t fetch_op_ = 0, evict_op_ = 0;
   StreamId fetch_stream_ = 0, evict_stream_ = 0;
-  bool prefetched_ = false, evicting_elsewhere_ = false;
+  bool fetches_contents_ = false, prefetched_ = false, evicting_elsewhere_ = false;
 };
 
 }  // namespace sluice::memory

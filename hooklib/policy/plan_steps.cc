@@ -62,7 +62,7 @@ void PlanBuilder::FinishStep(StreamId stream, PlanStep* step) {
   size_t pieces = 1;
   if (step->out_op && step->in_op) {
     const size_t in_flight = queues->evictions.size() + queues->fetches.size();
-    const size_t wanted = (std::max(step->evict.size(), step->fetch.size()) + piece_chunks_ - 1) / piece_chunks_;
+    const size_t wanted = std::max(std::max(step->evict.size(), step->fetch.size()) / piece_chunks_, size_t{1});
     pieces = std::clamp((kMaxPiecesInFlight - std::min(kMaxPiecesInFlight, in_flight)) / 2, size_t{1}, wanted);
   }
   // Runs stay as long as they are in the whole step, but where a piece ends.
@@ -98,8 +98,8 @@ void PlanBuilder::NumberPieces(StreamId stream, StreamQueues* queues, PlanStep* 
       Chunk* const chunk = chunks_.Find(step->fetch[fetch].base);
       // One that is resident already is fetched once more for this stream alone.
       if (chunk->fetch_stream() != stream || chunk->fetch_op() != first_in) continue;
-      if (chunk->has_contents()) piece.fetch_content_bytes += kChunkBytes;
-      if (piece.in_op != first_in) chunk->BeginFetch(stream, piece.in_op);
+      if (chunk->fetches_contents()) piece.fetch_content_bytes += kChunkBytes;
+      chunk->RenumberFetch(piece.in_op);
     }
   }
   step->out_op = first_out ? queues->out_op : 0;
@@ -126,9 +126,14 @@ void PlanBuilder::OrderFetches(StreamId stream, StreamQueues* queues, PlanStep* 
       const Chunk& chunk = *chunks_.Find(step->fetch[i].base);
       if (chunk.evict_stream() == stream && !chunk.has_leave_pending())
         piece->in_after_out = std::max(piece->in_after_out, chunk.evict_op());
-      if (chunk.fetch_op() == piece->in_op && chunk.resident()) room += kChunkBytes;  // not there yet for those before
+      // It is not there yet for the pieces before.
+      const bool is_counted = chunk.fetch_stream() == stream && chunk.fetch_op() == piece->in_op && chunk.resident();
+      if (is_counted && evicted_behind_.empty()) room += kChunkBytes;
     }
   }
+  // Behind unfinished work a prefetch is deferred. Else it takes the calling thread for its whole length.
+  PlanPiece& first = *std::find_if(step->pieces.begin(), step->pieces.end(), [](const auto& p) { return p.in_op; });
+  if (first.in_after_out == 0 && !queues->evictions.empty()) first.in_after_out = queues->evictions.front().first;
   for (PlanPiece& piece : step->pieces) {
     if (piece.in_after_out <= queues->in_awaited_out_op)
       piece.in_after_out = 0;

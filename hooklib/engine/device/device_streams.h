@@ -81,7 +81,9 @@ class DeviceStreams : public DeviceContainer {
   // `*is_hidden`: only a wait for the whole context shows the end of some of it.
   std::vector<AwaitedWork> CollectWork(CUcontext handle, bool* is_hidden) SLUICE_DEVICE_LOCKED;
   CUresult AwaitWork(const std::vector<AwaitedWork>& awaited) SLUICE_TAKES_DEVICE_LOCK;
-  void EndWork(const std::vector<AwaitedWork>& awaited, bool is_whole) SLUICE_DEVICE_LOCKED;
+  // The work is over. `is_whole`: also that without an event.
+  void NoteAwaited(const std::vector<AwaitedWork>& awaited, bool is_whole) SLUICE_DEVICE_LOCKED;
+  void GiveEvents(const std::vector<AwaitedWork>& awaited) SLUICE_DEVICE_LOCKED;
   void AwaitByQueries(memory::Mark mark) SLUICE_TAKES_DEVICE_LOCK;
   Context* FreedIn(memory::Va address, bool* app_managed) SLUICE_DEVICE_LOCKED;  // as ContextOfBlock
   Context* OwnerOf(memory::Va block, bool is_unevictable) SLUICE_DEVICE_LOCKED;  // by its arena; null: none

@@ -23,6 +23,7 @@ CUresult AwaitEvent(CUcontext handle, CUevent event) {
 
 // All that the queue holds.
 CUresult AwaitQueue(CUcontext handle, CUstream queue) {
+  const RelaxedCapture relaxed;
   const ContextScope scope(handle);
   return scope.is_current() ? g_real.cuStreamSynchronize(queue) : CUDA_SUCCESS;
 }
@@ -106,8 +107,9 @@ std::vector<DeviceStreams::AwaitedWork> DeviceStreams::CollectWork(CUcontext han
   for (const auto& [context_handle, context] : contexts) {
     if (!context->gate || MemoryContext(context_handle) != handle) continue;
     const ContextScope scope(context_handle);
-    if (scope.is_current() && g_real.cuEventQuery(context->gate) == CUDA_ERROR_NOT_READY)
-      awaited.push_back({{}, context.get(), context_handle, context->events.Record(context->gate_stream), false});
+    if (!scope.is_current() || g_real.cuEventQuery(context->gate) != CUDA_ERROR_NOT_READY) continue;
+    awaited.push_back({{}, context.get(), context_handle, context->events.Record(context->gate_stream), false});
+    *is_hidden |= !awaited.back().event;
   }
   return awaited;
 }
@@ -125,10 +127,15 @@ CUresult DeviceStreams::AwaitWork(const std::vector<AwaitedWork>& awaited) {
   return result;
 }
 
-void DeviceStreams::EndWork(const std::vector<AwaitedWork>& awaited, bool is_whole) {
+void DeviceStreams::NoteAwaited(const std::vector<AwaitedWork>& awaited, bool is_whole) {
   for (const AwaitedWork& work : awaited) {
     Stream* const stream = StreamById(work.mark.stream);
     if (stream && (is_whole || work.event)) stream->completed = std::max(stream->completed, work.mark.seq);
+  }
+}
+
+void DeviceStreams::GiveEvents(const std::vector<AwaitedWork>& awaited) {
+  for (const AwaitedWork& work : awaited) {
     const auto it = contexts.find(work.handle);
     if (work.event && it != contexts.end() && it->second.get() == work.context) it->second->events.Give(work.event);
   }
@@ -152,13 +159,14 @@ CUresult DeviceStreams::AwaitContextOf(CUdeviceptr block) {
   if (!is_whole) result = AwaitWork(awaited);
   if (result == CUDA_SUCCESS) peer_copies::Await(handle);
   NoteAnswer(handle, result);
-  if (result != CUDA_SUCCESS) return result;
   DeviceLock lock(mutex);
-  EndWork(awaited, is_whole);
-  return FailureOf(handle);
+  if (result == CUDA_SUCCESS) NoteAwaited(awaited, is_whole);
+  GiveEvents(awaited);
+  return result != CUDA_SUCCESS ? result : FailureOf(handle);
 }
 
 std::optional<CUresult> DeviceStreams::AwaitApplication(CUcontext handle) {
+  if (peer_copies::AnyPending(handle)) return std::nullopt;
   std::vector<AwaitedWork> awaited;
   CUstream housekeeping;
   {
@@ -176,17 +184,17 @@ std::optional<CUresult> DeviceStreams::AwaitApplication(CUcontext handle) {
     awaited = CollectWork(handle, &is_hidden);
     housekeeping = Housekeeping(context->second.get());
     if (is_hidden || !housekeeping) {
-      EndWork(awaited, false);
+      GiveEvents(awaited);
       return std::nullopt;
     }
   }
   CUresult result = AwaitWork(awaited);
   // Each wait of the driver's also prints what kernels wrote by printf.
   if (result == CUDA_SUCCESS) result = AwaitQueue(handle, housekeeping);
-  if (result != CUDA_SUCCESS) return result;
   DeviceLock lock(mutex);
-  EndWork(awaited, false);
-  return FailureOf(handle);
+  if (result == CUDA_SUCCESS) NoteAwaited(awaited, false);
+  GiveEvents(awaited);
+  return result != CUDA_SUCCESS ? result : FailureOf(handle);
 }
 
 }  // namespace sluice

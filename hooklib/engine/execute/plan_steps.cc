@@ -37,7 +37,7 @@ void DeviceTransfers::Execute(const policy::PlanStep& step, Stream* stream) {
   PollEvents(stream);
   // A prefetch on an idle queue runs on the calling thread for its whole length; behind an unfinished event it is
   // deferred. So both queues wait for the next work that this stream finishes, if there is any: it is ordered before
-  // the launch in any case. Else a fetch waits for a piece of an eviction.
+  // the launch in any case.
   const uint64_t next_done = stream->events.empty() ? 0 : stream->events.front().first;
   if (step.out_op && stream->evict_queue.HasStream()) {
     TransferQueue* const queue = &stream->evict_queue;
@@ -64,8 +64,7 @@ void DeviceTransfers::Execute(const policy::PlanStep& step, Stream* stream) {
       const auto runs = Part(step.fetch, std::exchange(begin, piece.fetch_end), piece.fetch_end);
       const bool deferred =
           piece.in_after_out && WaitFor(stream->evict_queue.events, piece.in_after_out, queue->stream);
-      if (!deferred && !(next_done && WaitFor(stream->events, next_done, queue->stream)))
-        WaitFor(stream->evict_queue.events, step.pieces.front().out_op, queue->stream);
+      if (!deferred && next_done) WaitFor(stream->events, next_done, queue->stream);
       CUevent timed = timings.BeginFetch(TotalBytes(runs), piece.fetch_content_bytes, stream);
       const CUresult result = FetchRuns(runs, ordinal, queue->stream);
       timings.EndFetch(timed, piece.fetch_content_bytes, stream);

@@ -140,7 +140,7 @@ void Fetches::QueueFetch(const Chunk* chunk, StreamId stream, PlanStep* step) {
 // The chunk is resident for this stream's next launches.
 void Fetches::FetchChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
   QueueFetch(chunk, stream, step);
-  chunk->BeginFetch(stream, step->in_op);
+  chunk->BeginFetch(stream, step->in_op, chunk->has_contents());
   (chunk->has_contents() ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
 }
 
