@@ -20,21 +20,6 @@ CUstream Blocking() {
   return stream;
 }
 
-// Whether the call returns behind the opening of the gate, which another thread opens after `us`.
-template <typename Call>
-bool WaitsFor(const HostFlag& gate, Call call, useconds_t us = 50'000) {
-  std::atomic<bool> is_open{false};
-  std::thread opener([&] {
-    usleep(us);
-    is_open = true;
-    gate.Set(1);
-  });
-  OK(call());
-  const bool waited = is_open;
-  opener.join();
-  return waited;
-}
-
 // Whether a free returns behind the opening of a gate before which `stream` waits.
 void FreeBehind(const char* what, const HostFlag& gate, CUstream stream) {
   const CUdeviceptr block = Alloc(64 * kMiB);

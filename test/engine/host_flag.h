@@ -2,6 +2,11 @@
 #ifndef SLUICE_TEST_ENGINE_HOST_FLAG_H_
 #define SLUICE_TEST_ENGINE_HOST_FLAG_H_
 
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
 #include "test/engine/scenario.h"
 
 namespace scenario {
@@ -19,6 +24,21 @@ struct HostFlag {
   CUdeviceptr address = 0;
   uint32_t* value = nullptr;
 };
+
+// Whether the call returns behind the opening of the gate, which another thread opens after `us`.
+template <typename Call>
+bool WaitsFor(const HostFlag& gate, Call call, useconds_t us = 50'000) {
+  std::atomic<bool> is_open{false};
+  std::thread opener([&] {
+    usleep(us);
+    is_open = true;
+    gate.Set(1);
+  });
+  OK(call());
+  const bool waited = is_open;
+  opener.join();
+  return waited;
+}
 
 }  // namespace scenario
 

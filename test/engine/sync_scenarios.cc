@@ -39,20 +39,6 @@ struct Walk {
       }
     });
   }
-  // Whether the call returns behind the opening of the gate, which another thread opens later. Fetches are under way.
-  template <typename Call>
-  bool WaitsFor(const HostFlag& gate, Call call) const {
-    std::atomic<bool> is_open{false};
-    std::thread opener([&] {
-      usleep(30'000);
-      is_open = true;
-      gate.Set(1);
-    });
-    OK(call());
-    const bool waited = is_open;
-    opener.join();
-    return waited;
-  }
 };
 
 }  // namespace
@@ -71,12 +57,13 @@ SCENARIO(context_waits_are_whole) {
   walk.Iterate(6, cuCtxSynchronize);
   CUcontext home = nullptr, other = nullptr;
   OK(cuCtxGetCurrent(&home));
+  // Fetches are under way in each case.
   const auto check = [&](const char* what, CUstream stream, bool holds_copy) {
     const HostFlag gate;
     walk.Step();
     gate.MakeWait(stream);
     if (holds_copy) OK(cuMemcpyDtoDAsync(walk.blocks[0], walk.blocks[1], 4096, stream));
-    Print(what, walk.WaitsFor(gate, cuCtxSynchronize) ? 1 : 0);
+    Print(what, WaitsFor(gate, cuCtxSynchronize) ? 1 : 0);
     Print("its end", cuStreamQuery(stream));
   };
   CUstream blocking = nullptr;
@@ -100,7 +87,7 @@ SCENARIO(context_waits_are_whole) {
       while (!may_end) usleep(100);
     });
     while (!has_queued) usleep(100);
-    Print("thread", walk.WaitsFor(gate, cuCtxSynchronize) ? 1 : 0);
+    Print("thread", WaitsFor(gate, cuCtxSynchronize) ? 1 : 0);
     may_end = true;
     owner.join();
   }
@@ -111,7 +98,7 @@ SCENARIO(context_waits_are_whole) {
     const CUstream gone = walk.card.Stream();
     gate.MakeWait(gone);
     OK(cuStreamDestroy(gone));
-    Print("destroyed", walk.WaitsFor(gate, cuCtxSynchronize) ? 1 : 0);
+    Print("destroyed", WaitsFor(gate, cuCtxSynchronize) ? 1 : 0);
   }
   OK(CreateContext(&other, 0));
   CUstream far = nullptr;
@@ -125,14 +112,14 @@ SCENARIO(context_waits_are_whole) {
     OK(cuCtxSetCurrent(home));
     walk.Step();
     OK(cuStreamWaitEvent(walk.card.Stream(), event, 0));
-    Print("waits for another context", walk.WaitsFor(gate, cuCtxSynchronize) ? 1 : 0);
+    Print("waits for another context", WaitsFor(gate, cuCtxSynchronize) ? 1 : 0);
   }
   // Work of another context alone is none of this one's.
   {
     const HostFlag gate;
     gate.MakeWait(far);
     walk.Step();
-    Print("another context", walk.WaitsFor(gate, cuCtxSynchronize) ? 1 : 0);
+    Print("another context", WaitsFor(gate, cuCtxSynchronize) ? 1 : 0);
   }
   OK(cuCtxSetCurrent(other));
   OK(cuCtxDestroy(other));
