@@ -181,7 +181,8 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     } else {
       CatchUp();
       const bool is_wide = is_steady && SteadySets::IsWide(*steady);
-      queues.predictor.NoteLaunch(id, launch.set_hash, is_wide ? std::span<Chunk* const>() : set_, now_, live_chunks_);
+      queues.predictor.NoteLaunch(id, launch.set_hash, is_wide ? std::span<Chunk* const>() : set_, now_, live_chunks_,
+                                  all_resident);
     }
   }
   const bool discards = !freed_on_host_.empty() && can_queue && DiscardFreedOnHost(stream);

@@ -93,7 +93,7 @@ TEST_CASE("launch numbers of other streams and copies count in the prediction") 
   }
   CHECK(predictor.period() == 30);
   uint64_t at = 0, id = 0;
-  CHECK(predictor.NextAhead(2, &at, &id).size() == 1);
+  CHECK(predictor.NextAhead(2, 0, &at, &id).size() == 1);
   CHECK(at == now + 3);
 }
 
@@ -165,14 +165,14 @@ TEST_CASE("NextAhead returns each later launch once, in order") {
   }
   uint64_t at = 0;
   uint64_t id = 0;
-  auto ahead = predictor.NextAhead(2, &at, &id);
+  auto ahead = predictor.NextAhead(2, 0, &at, &id);
   REQUIRE(ahead.size() == 1);
   CHECK(ahead[0] == &c.all[0]);
   CHECK(at == now + 1);
-  ahead = predictor.NextAhead(2, &at, &id);
+  ahead = predictor.NextAhead(2, 0, &at, &id);
   REQUIRE(ahead.size() == 1);
   CHECK(ahead[0] == &c.all[1]);
-  CHECK(predictor.NextAhead(2, &at, &id).empty());
+  CHECK(predictor.NextAhead(2, 0, &at, &id).empty());
 }
 
 TEST_CASE("memory that lies at a new address in each step is expected there") {
@@ -210,10 +210,54 @@ TEST_CASE("memory that lies at a new address in each step is expected there") {
       CHECK(fresh->next_use == now + kLaunches);
       CHECK(old->freed_in == 1);
       uint64_t at = 0, id = 0;
-      const auto ahead = predictor.NextAhead(1, &at, &id);
+      const auto ahead = predictor.NextAhead(1, 0, &at, &id);
       REQUIRE(ahead.size() == 1);  // the fresh one is not fetched
       CHECK(ahead[0] == weights[(i + 1) % kLaunches]);
       CHECK(at == now + 1);
+    }
+  }
+}
+
+TEST_CASE("memory at a new address that all launches of an iteration use is expected there") {
+  constexpr uint64_t kLaunches = 80, kSteps = 8;
+  std::vector<Chunk> chunks(kLaunches + kSteps + 1);  // one for each launch, the others for the memory that moves
+  for (size_t i = 0; i < chunks.size(); ++i) chunks[i].base = (i + 1) * kChunkBytes;
+  Predictor predictor;
+  uint64_t now = 0, looked = 0;
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    Chunk *const old = &chunks[kLaunches + step], *const moved = old + 1;
+    for (uint64_t i = 0; i < kLaunches; ++i) {
+      Chunk* set[] = {i == 0 ? old : &chunks[i], moved};
+      Enter(&predictor, 100 + i, set, ++now);
+      if (i == 0) predictor.NoteFreed(*old, 1);
+      if (step < 4) continue;
+      uint64_t at = 0, id = 0;
+      while (true) {
+        const auto ahead = predictor.NextAhead(60, 0, &at, &id);
+        if (ahead.empty()) break;
+        if (i + (at - now) >= kLaunches) continue;  // of the next iteration
+        INFO("step " << step << ", launch " << i << ", " << at - now << " ahead");
+        CHECK(std::find(ahead.begin(), ahead.end(), moved) != ahead.end());
+        ++looked;
+      }
+    }
+  }
+  CHECK(looked >= kLaunches);
+}
+
+TEST_CASE("launches ahead that found their chunks on the GPU are left out until a chunk moves") {
+  Chunks c;
+  Predictor predictor;
+  uint64_t now = 0;
+  for (int step = 0; step < 4; ++step) {
+    for (uint64_t i = 0; i < 10; ++i) {
+      Chunk* set[] = {&c.all[i]};
+      predictor.NoteLaunch(100 + i, 1000 + i, set, ++now, 0, i != 5);
+      if (step < 3) continue;
+      uint64_t at = 0, id = 0;
+      const auto ahead = predictor.NextAhead(1, i % 2 ? now : 0, &at, &id);
+      INFO("launch " << i);
+      CHECK(ahead.size() == (i % 2 || i + 1 == 5 ? 1 : 0));
     }
   }
 }
@@ -260,8 +304,8 @@ TEST_CASE("launches that repeat an iteration are only counted, and CatchUp enter
     same();
     uint64_t at[2] = {}, id[2] = {};
     for (int k = 0; k < 3; ++k) {
-      const auto ahead = all.predictor.NextAhead(256, &at[0], &id[0]);
-      const auto other = few.predictor.NextAhead(256, &at[1], &id[1]);
+      const auto ahead = all.predictor.NextAhead(256, 0, &at[0], &id[0]);
+      const auto other = few.predictor.NextAhead(256, 0, &at[1], &id[1]);
       CHECK(ahead.size() == other.size());
       CHECK(at[0] == at[1]);
       CHECK(id[0] == id[1]);
@@ -315,8 +359,8 @@ TEST_CASE("a change of phase ends the prediction and is learned within two itera
   uint64_t id = 0;
   iteration(500, 9);
   CHECK_FALSE(predictor.confident());
-  CHECK(predictor.wrong() == before + 1);             // nothing more was predicted
-  CHECK(predictor.NextAhead(256, &at, &id).empty());  // and nothing is prefetched
+  CHECK(predictor.wrong() == before + 1);                // nothing more was predicted
+  CHECK(predictor.NextAhead(256, 0, &at, &id).empty());  // and nothing is prefetched
   iteration(500, 9);
   iteration(500, 9);
   CHECK(predictor.confident());

@@ -53,11 +53,7 @@ void Duplicates::NoteWritten(Extent range) {
   }
 }
 
-void Duplicates::ForgetAllCopies() {
-  const bool may = read_mostly_;
-  set_read_mostly(false);
-  read_mostly_ = may;
-}
+void Duplicates::ForgetAllCopies() { ForgetCopies({0, UINT64_MAX}); }
 
 std::vector<Extent> Duplicates::TakeWithdrawn() {
   Merge(&withdrawn_);

@@ -250,8 +250,9 @@ uint64_t Eviction::Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, P
 }
 
 const Plan& Eviction::DropExcessDuplicates() {
-  Settle();
   ClearPlan();
+  if (excess_duplicates_.empty()) return plan_;  // nearly always: a program waits for each token, and asks for it here
+  Settle();
   std::erase_if(excess_duplicates_, [this](Va base) {
     Chunk* const chunk = chunks_.Find(base);
     if (!chunk || !chunk->duplicate() || !chunk->resident()) return true;

@@ -39,6 +39,7 @@ struct alignas(64) LogEntry {  // one cache line
   uint64_t first = 0;  // position of its references, never wrapped
   uint32_t count = 0;
   uint32_t live_chunks = 0;
+  bool all_resident = false;  // it found all of its chunks on the GPU
 };
 
 // One use of a chunk by a launch of the log.

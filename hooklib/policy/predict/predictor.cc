@@ -13,9 +13,10 @@ constexpr uint32_t kBorn = UINT32_MAX;  // LogReference::last_ref
 }  // namespace
 
 void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* const> set, uint64_t now,
-                           uint32_t live_chunks) {
+                           uint32_t live_chunks, bool all_resident) {
   if (log_.empty()) log_.Allocate(kLogLaunches);
   if (refs_.empty()) refs_.Allocate(kLogReferences);  // each may throw
+  if (earliest_.empty()) earliest_.Allocate(kLogReferences);
   if (buckets_.empty()) buckets_.Allocate(size_t{1} << (64 - kBucketShift));
   moved_.clear();
   moved_.reserve(std::min(set.size(), kLogReferences / 8));
@@ -42,7 +43,7 @@ void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* cons
     mispredicted_ = cursor_;
     streak_ = 0;
     cursor_ = found;
-    looked_to_ = cursor_;
+    looked_to_ = looked_from_ = cursor_;
   }
 
   const uint64_t pos = ++count_;
@@ -54,7 +55,8 @@ void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* cons
            now,
            refs_count_,
            static_cast<uint32_t>(std::min(set.size(), kLogReferences / 8)),
-           live_chunks};
+           live_chunks,
+           all_resident};
   Index(triple, pos);
   const Entry* const before = cursor_ && IsRemembered(cursor_) ? &log_[cursor_ % kLogLaunches] : nullptr;
   if (before) numbers_per_launch_ = NumbersPerLaunch(pos - cursor_, now - before->now);
@@ -83,13 +85,14 @@ void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* cons
     last.next_ref = ref;
     return last.freed_after ? kBorn : chunk->log_ref + 1;
   };
+  uint32_t moved_by = 0;
   const auto enter_other = [&](Chunk* chunk, size_t index, uint32_t ref, uint32_t last_ref) {
     // Memory at a new address is told by its place in the set: surely if its last use repeats that of the place's.
     uint32_t match = 0;
     const uint32_t same =
         before && before->count == count ? static_cast<uint32_t>((before->first + index) % kLogReferences) + 1 : 0;
     if (same && IsRepeated(refs[same - 1].last_ref, last_ref)) match = same;
-    if (before && !match) match = FindReference(*before, static_cast<uint32_t>(index), chunk);
+    if (before && !match) match = FindReference(*before, static_cast<uint32_t>(index), chunk, &moved_by);
     const bool is_born = last_ref == kBorn;
     if (!match || (same && is_born != (refs[match - 1].last_ref == kBorn))) match = same;
     Ref* const last = match ? refs + match - 1 : nullptr;
@@ -158,9 +161,10 @@ void Predictor::CatchUp() {
     const Entry entry = log_[(first + i) % kLogLaunches];
     repeated_set_.resize(entry.count);
     for (uint32_t j = 0; j < entry.count; ++j) repeated_set_[j] = refs_[(entry.first + j) % kLogReferences].chunk;
-    NoteLaunch(entry.id, entry.set_hash, repeated_set_, repeated_at_[(left_out + i) % kLogLaunches], entry.live_chunks);
+    NoteLaunch(entry.id, entry.set_hash, repeated_set_, repeated_at_[(left_out + i) % kLogLaunches], entry.live_chunks,
+               entry.all_resident);
   }
-  looked_to_ = std::max(looked_to_, std::min(cursor_ + looked, count_ - 1));
+  looked_to_ = looked_from_ = std::max(looked_to_, std::min(cursor_ + looked, count_ - 1));
 }
 
 // The predicted distance counts launch numbers. Without this factor a program whose every second launch is a copy was
@@ -170,10 +174,15 @@ uint64_t Predictor::NumbersPerLaunch(uint64_t launches, uint64_t numbers) {
   return launches == numbers ? uint64_t{1} << kUnitShift : ((numbers << kUnitShift) + launches / 2) / launches;
 }
 
-uint32_t Predictor::FindReference(const Entry& entry, uint32_t index, const Chunk* chunk) const {
+uint32_t Predictor::FindReference(const Entry& entry, uint32_t index, const Chunk* chunk, uint32_t* moved_by) const {
+  const auto last = static_cast<uint32_t>((entry.first + index + *moved_by) % kLogReferences);
+  if (index + *moved_by < entry.count && refs_[last].chunk == chunk) return last + 1;
   for (uint32_t j = index < entry.count ? index : 0, tries = 0; tries < entry.count && tries < 64; ++tries) {
     const auto at = static_cast<uint32_t>((entry.first + j) % kLogReferences);
-    if (refs_[at].chunk == chunk) return at + 1;
+    if (refs_[at].chunk == chunk) {
+      *moved_by = tries;
+      return at + 1;
+    }
     if (++j == entry.count) j = 0;
   }
   return 0;
@@ -189,26 +198,34 @@ bool Predictor::IsRepeated(uint32_t last_ref, uint32_t now) const {
   return true;
 }
 
-Chunk* Predictor::Expected(uint32_t ref) const {
-  const uint64_t present = log_[cursor_ % kLogLaunches].first + log_[cursor_ % kLogLaunches].count;
+// The memory is that of its last use before the present, which is looked for backwards. Where launches before this one
+// were looked at, earliest_ leads there.
+Chunk* Predictor::Expected(uint32_t ref) {
+  const Entry& now = log_[cursor_ % kLogLaunches];
+  const Entry& found = log_[std::max(cursor_, looked_from_) % kLogLaunches];
+  const uint64_t present = now.first + now.count, found_from = found.first + found.count;
   Chunk* const chunk = refs_[ref].chunk;
+  uint32_t& earliest = earliest_[ref];
   for (int hops = 0; hops < kMaxHops; ++hops) {
+    earliest = ref;
     const Ref& use = refs_[ref];
     if (use.last_ref == kBorn) {  // It was fresh then. If it holds other memory now, it will be fresh elsewhere.
       const Ref& newest = refs_[chunk->log_ref];
       return newest.chunk == chunk && newest.freed_after ? chunk : nullptr;
     }
     if (!use.last_ref) return chunk;
-    const Ref& before = refs_[use.last_ref - 1];
-    if (before.next_pos == 0 || before.next_ref != ref || before.chunk != use.chunk)
+    uint32_t before = use.last_ref - 1;
+    if (refs_[before].next_pos == 0 || refs_[before].next_ref != ref || refs_[before].chunk != chunk)
       return chunk;  // no longer in the ring
-    if (NumberOf(use.last_ref - 1) < present) {
-      const Ref* holder = &before;
+    if (NumberOf(before) >= present && NumberOf(before) >= found_from) before = earliest_[before];
+    if (NumberOf(before) < present) {
+      const Ref* holder = &refs_[before];
+      if (holder->chunk != chunk) return chunk;
       for (int repeats = 0; holder->repeated_ref && repeats < kMaxHops; ++repeats)
         holder = &refs_[holder->repeated_ref - 1];
       return holder->chunk;
     }
-    ref = use.last_ref - 1;
+    ref = before;
   }
   return chunk;
 }
@@ -228,17 +245,21 @@ void Predictor::Index(uint64_t triple, uint64_t pos) {
   newest = pos;
 }
 
-std::span<Chunk* const> Predictor::NextAhead(uint64_t horizon, uint64_t* at, uint64_t* id) {
+std::span<Chunk* const> Predictor::NextAhead(uint64_t horizon, uint64_t moved_at, uint64_t* at, uint64_t* id) {
   ahead_.clear();
   if (!cursor_ || !confident()) return ahead_;
   looked_to_before_ = looked_to_;
   while (looked_to_ < cursor_ + horizon && looked_to_ + 1 < count_ && IsRemembered(looked_to_ + 1)) {
     const Entry& entry = log_[++looked_to_ % kLogLaunches];
+    if (entry.all_resident && entry.now > moved_at) {  // nothing moved since
+      looked_from_ = looked_to_;
+      continue;
+    }
     *at = log_[count_ % kLogLaunches].now + InNumbers(looked_to_ - cursor_);
     *id = entry.id;
     for (uint32_t i = 0; i < entry.count; ++i) {
-      if (Chunk* const chunk = Expected(static_cast<uint32_t>((entry.first + i) % kLogReferences)))
-        ahead_.push_back(chunk);
+      const auto ref = static_cast<uint32_t>((entry.first + i) % kLogReferences);
+      if (Chunk* const chunk = Expected(ref)) ahead_.push_back(chunk);
     }
     if (!ahead_.empty()) break;
   }

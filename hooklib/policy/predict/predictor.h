@@ -24,12 +24,13 @@ namespace sluice::policy {
 
 class Predictor {
  public:
-  // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets their next_use and freed_in.
-  // `set_hash`: LaunchHash::sum(). `live_chunks`: chunks that hold a live byte now.
-  void NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* const> set, uint64_t now, uint32_t live_chunks = 0);
-  // The same without the chunks, for an expected launch that repeats for the third time. It is only counted, and
-  // entered by CatchUp. False: it has to be entered, behind CatchUp. `before`: the last launches of this log in a row
-  // that found all of their chunks resident.
+  // Enters launch `now` (rising, device-wide) with its chunks, and sets their next_use and freed_in.
+  // `set_hash`: LaunchHash::sum(). `live_chunks`: chunks that hold a live byte now. `all_resident`: the launch found
+  // its own on the GPU.
+  void NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* const> set, uint64_t now, uint32_t live_chunks = 0,
+                  bool all_resident = false);
+  // Without the chunks, for an expected launch that repeats for the third time: it is counted, and entered by CatchUp.
+  // False: it has to be entered, behind CatchUp. `before`: this log's last launches in a row that found all resident.
   bool CountRepeat(uint64_t id, uint64_t set_hash, uint64_t now, uint64_t before) {
     if (!is_repeating() && !CanRepeat(before)) return false;
     const Entry& next = log_[repeats_next_ % kLogLaunches];
@@ -38,8 +39,7 @@ class Predictor {
     repeated_at_[repeats_++ % kLogLaunches] = now;
     return true;
   }
-  // Whether there are counted launches to enter. Until then no prefetch is to be looked for, and the chunks' next_use
-  // is that of the launches entered last.
+  // Whether there are counted launches to enter. Until then nothing is prefetched, and next_use is of those before.
   bool is_repeating() const { return repeats_ != 0; }
   void CatchUp();
   // Whether the last launches followed the prediction, so that a prefetch is worth its price.
@@ -48,14 +48,14 @@ class Predictor {
 
   // The chunks of the next launch ahead, at their present addresses, without those that it will find fresh; at most
   // `horizon` launches away; empty: no more. `at` is its predicted launch number, `id` its execution id. Moves on with
-  // each call, so that each launch ahead is returned once.
-  std::span<Chunk* const> NextAhead(uint64_t horizon, uint64_t* at, uint64_t* id);
+  // each call, so that each launch ahead is returned once. One that found all resident behind `moved_at`, when a chunk
+  // was last fetched or evicted, would find it so again, and is left out.
+  std::span<Chunk* const> NextAhead(uint64_t horizon, uint64_t moved_at, uint64_t* at, uint64_t* id);
   // The next call returns the last one's launch once more.
   void RevisitLast() { looked_to_ = looked_to_before_; }
-  // The largest growth of live chunks from their minimum until the launch that NextAhead returned last, as the log has
-  // it.
+  // The largest growth of live chunks, as the log has it: from their minimum until the launch that NextAhead returned
+  // last; from now on, within so many launches.
   uint32_t GrowthAhead();
-  // The largest growth of live chunks from now on, within so many launches, as the log has it.
   uint32_t GrowthWithin(uint64_t launches) const;
   // Whether NextAhead may return more.
   bool HasAhead(uint64_t horizon) const { return cursor_ && looked_to_ < cursor_ + horizon && looked_to_ + 1 < count_; }
@@ -107,11 +107,12 @@ class Predictor {
   static uint64_t NumbersPerLaunch(uint64_t launches, uint64_t numbers);
   // Whether expected launches need not be entered: a period of the log repeats.
   bool CanRepeat(uint64_t before);
-  uint32_t FindReference(const Entry& entry, uint32_t index, const Chunk* chunk) const;
+  // Near this place of the launch's set. `moved_by`: places from there to where the last such chunk was found.
+  uint32_t FindReference(const Entry& entry, uint32_t index, const Chunk* chunk, uint32_t* moved_by) const;
   // Whether a use repeats the other one: both are LogReference::last_ref.
   bool IsRepeated(uint32_t last_ref, uint32_t now) const;
   // The chunk that the launch ahead will use where the one that it repeats used this reference; null: a fresh one.
-  Chunk* Expected(uint32_t ref) const;
+  Chunk* Expected(uint32_t ref);
   uint64_t NumberOf(uint32_t ref) const { return refs_count_ - 1 - (refs_count_ - 1 - ref) % kLogReferences; }
   uint64_t FindTriple(uint64_t triple) const;  // the newest position with it; 0: none is remembered
   void Index(uint64_t triple, uint64_t pos);
@@ -128,10 +129,11 @@ class Predictor {
   memory::ZeroPages<uint64_t> repeated_at_;  // launch numbers of counted launches, a ring
   memory::ZeroPages<uint64_t> buckets_;      // by a part of the triple: its newest log position
   uint64_t count_ = 0, refs_count_ = 0;      // entered; the newest launch has the position count_
-  uint64_t cursor_ = 0;                      // position that the newest launch repeats; 0: unknown
-  uint64_t mispredicted_ = 0;                // position whose successor was last predicted wrongly; 0: none
-  // Launches ahead have been returned up to this position, and before the last time up to that one.
-  uint64_t looked_to_ = 0, looked_to_before_ = 0;
+  // Positions: the one that the newest launch repeats; one whose successor was last predicted wrongly. 0: none.
+  uint64_t cursor_ = 0, mispredicted_ = 0;
+  uint64_t looked_to_ = 0, looked_to_before_ = 0;  // launches ahead were returned up to here, and one call before
+  uint64_t looked_from_ = 0;                       // behind this position none of them was left out
+  memory::ZeroPages<uint32_t> earliest_;  // by reference, of those launches: the first use ahead of the same memory
   struct {
     uint64_t from = 0, to = 0;  // positions
     uint32_t min_live = 0, max_growth = 0;
@@ -139,10 +141,8 @@ class Predictor {
   uint64_t numbers_per_launch_ = uint64_t{1} << kUnitShift;  // of this log, the mean of a period
   uint64_t last_hashes_[2] = {0, 0}, streak_ = 0;
   IdCursor id_cursor_;
-  uint64_t repeats_ = 0;       // counted launches, not entered
-  uint64_t repeats_next_ = 0;  // position that the next of them repeats
-  uint64_t period_ = 0;        // launches of the repeated period, the newest of the log
-  uint64_t wrong_ = 0;
+  uint64_t repeats_ = 0, repeats_next_ = 0;  // counted launches, not entered; position that the next of them repeats
+  uint64_t period_ = 0, wrong_ = 0;          // launches of the repeated period, the newest of the log
 };
 
 }  // namespace sluice::policy

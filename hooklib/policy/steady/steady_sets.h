@@ -48,6 +48,7 @@ class SteadySets {
 
   // No set is steady any more: a chunk was fetched or evicted, or use is to be noted in another way.
   void NoteChange(uint64_t now) { changed_at_ = now; }
+  uint64_t changed_at() const { return changed_at_; }
   // The launch's place among the sets; null: too much is fetched and evicted.
   Set* Find(uint64_t now, StreamId stream, uint64_t id, std::span<const Extent> extents);
   static bool IsWide(const Set& set) { return set.is_wide_; }
