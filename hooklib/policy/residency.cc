@@ -118,6 +118,33 @@ void Residency::Pin(Extent range, bool pin) {
   });
 }
 
+// The newest launch is this stream's.
+void Residency::TakeTurn(StreamQueues* queues, StreamId stream) {
+  if (last_queues_.second == queues) return;
+  last_queues_ = {stream, queues};
+  steady_launches_ = 0;  // the other stream's launches may have noted references to the same chunks
+}
+
+// The launch is noted in its chunks, so those before it are noted first.
+void Residency::EndSteadyState(StreamQueues* queues, StreamId stream) {
+  TakeTurn(queues, stream);
+  Settle();
+  CatchUp();
+  steady_launches_ = 0;
+}
+
+// Whether a copy or memset whose set was collected may be noted in its chunks before the launches with steady sets are:
+// nothing has to be decided for it. A server copies the inputs of each token.
+bool Residency::LeavesSteadyState(const PlannedLaunch& launch) const {
+  const auto is_usual = [stream = launch.stream](const Chunk* chunk) {
+    return chunk->resident() && !chunk->discarded() && chunk->unranked && !chunk->prefetched() &&
+           (chunk->use[0].stream == stream || chunk->use[1].stream == stream);
+  };
+  return !launch.lacks_chunks && resident_bytes_ <= launch.capacity && fault_residue_.empty() &&
+         reused_after_discard_.empty() && touched_late_.empty() && freed_on_host_.empty() && !names_launches_ &&
+         std::all_of(set_.begin(), set_.end(), is_usual);
+}
+
 // Whether the set is steady, and nothing else has to be done for the launch either.
 bool Residency::IsSteady(const SteadySets::Set& set, const PlannedLaunch& launch) const {
   return steady_sets_.IsSteady(set) && set.chunks.size() * kChunkBytes <= launch.capacity &&
@@ -130,27 +157,23 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   ClearPlan();
   unnamed_.may_map = may_map_remote_ && can_queue;
   missing_.clear();
-  if (last_queues_.first != stream || !last_queues_.second) {
-    last_queues_ = {stream, &queues_[stream]};
-    steady_launches_ = 0;  // the other stream's launches may have noted references to the same chunks
-  }
-  StreamQueues& queues = *last_queues_.second;
+  StreamQueues& queues = last_queues_.first == stream && last_queues_.second ? *last_queues_.second : queues_[stream];
   PlannedLaunch launch{stream, id, can_queue};
   launch.capacity = launch.own_capacity = RoundDown(capacity_, kChunkBytes);
   if (hot_extents) touched_.companions().EndGroup();
-  SteadySets::Set* const steady = seeks_probe_victim_ || names_launches_ || touched_.explores()
+  SteadySets::Set* const steady = !id || seeks_probe_victim_ || names_launches_ || touched_.explores()
                                       ? nullptr
                                       : steady_sets_.Find(now_, stream, id, extents);
   const bool is_steady = steady && IsSteady(*steady, launch) && reused_after_discard_.empty();
   size_t hot_chunks = 0;
   if (is_steady) {
+    TakeTurn(&queues, stream);
     set_ = steady->chunks;
     launch.set_hash = steady->set_hash;
   } else {
-    Settle();
-    CatchUp();
-    steady_launches_ = 0;
+    if (id) EndSteadyState(&queues, stream);
     hot_chunks = CollectSet(extents, overwritten_extents, hot_extents, queues, &launch);
+    if (!id && !LeavesSteadyState(launch)) EndSteadyState(&queues, stream);
     // Copies and memsets touch all that they name.
     const uint64_t named_bytes = set_.size() * kChunkBytes;
     const bool may_sample =

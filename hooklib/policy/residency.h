@@ -85,6 +85,9 @@ class Residency : public RemoteAccess {
 
  private:
   bool IsSteady(const SteadySets::Set& set, const PlannedLaunch& launch) const;
+  void TakeTurn(StreamQueues* queues, StreamId stream);
+  void EndSteadyState(StreamQueues* queues, StreamId stream);
+  bool LeavesSteadyState(const PlannedLaunch& launch) const;
   void ForgetTouch(Chunk* chunk);
   bool RequiresResidency(const PlannedLaunch& launch) const {
     return launch.id && !(may_map_remote_ && prefetch_ != Prefetch::kOff && launch.traits.streaming);

@@ -330,10 +330,10 @@ TEST_CASE("launches of two streams in turn stay steady") {
     gpu.Finish(2);
   };
   for (int i = 0; i < 100; ++i) step();
-  const uint64_t last = gpu.At(0).last_use, last_shared = gpu.At(3).last_use;
+  const uint64_t last = gpu.At(0).last_use;
   step();
-  CHECK(gpu.At(0).last_use == last);  // noted in the sets
-  CHECK(gpu.At(3).last_use == last_shared);
+  CHECK(gpu.At(0).last_use == last);                      // noted in the set
+  CHECK(gpu.At(3).last_use == gpu.residency.launches());  // the copy's own
   gpu.residency.CountUsed(gpu.residency.launches(), 1);
   CHECK(gpu.At(0).use[0].seq == gpu.seq[1]);
   CHECK(gpu.At(3).use[0].seq == gpu.seq[1]);
@@ -375,6 +375,19 @@ TEST_CASE("the sets of a stream that ended are not steady any more") {
   gpu.residency.CountUsed(gpu.residency.launches(), 1);
   CHECK(gpu.At(0).use[0].stream == 1);
   CHECK(gpu.At(0).use[0].seq == gpu.seq[1]);
+}
+
+TEST_CASE("each of a thousand launches of a step gets a steady set, with copies between them") {
+  FakeGpu gpu(64, 64, Prefetch::kPredict);
+  uint64_t steady = 0;
+  for (int step = 0; step < 6; ++step) {
+    for (uint64_t i = 0; i < 1000; ++i) {
+      if (i % 50 == 0) gpu.Queue({Chunks(60, 1)}, 2, 0);  // in another stream
+      gpu.Queue({Chunks(i % 50, 4)}, 1, 1000 + i);
+      if (step == 5 && gpu.residency.steady_set()) ++steady;
+    }
+  }
+  CHECK(steady >= 990);
 }
 
 }  // namespace sluice::policy

@@ -8,7 +8,8 @@
 namespace sluice::policy {
 
 namespace {
-constexpr int kSetsShift = 64 - 11;
+constexpr int kSetsShift = 64 - 13;
+constexpr size_t kWays = 4;  // places that a launch may have: with one, two launches of a step may drive out each other
 constexpr size_t kMinWideChunks = 512;              // 1 GiB
 constexpr size_t kMaxKeptChunks = size_t{1} << 18;  // of all sets: 3 MiB of pointers and bytes
 constexpr uint64_t kQuietLaunches = 64;             // no set is steady where chunks are fetched or evicted more often
@@ -20,12 +21,16 @@ SteadySets::Set* SteadySets::Find(uint64_t now, StreamId stream, uint64_t id, st
   constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
   uint64_t key = id ^ uint64_t { stream } << 32;
   for (const Extent& extent : extents) key = (key ^ (extent.base + extent.bytes * kOdd)) * kOdd;
-  Set* const set = &sets_[key >> kSetsShift];
-  if (set->key_ == key) return set;
-  set->key_ = key;
-  set->confirmed_at_ = 0;
-  set->is_steady_ = false;  // its chunks stay until Confirm: launches may not be noted yet
-  return set;
+  Set* const places = &sets_[(key >> kSetsShift) & ~(kWays - 1)];
+  Set* oldest = places;
+  for (Set* set = places; set < places + kWays; ++set) {
+    if (set->key_ == key) return set;
+    if (set->NewestAt() < oldest->NewestAt()) oldest = set;
+  }
+  oldest->key_ = key;
+  oldest->confirmed_at_ = 0;
+  oldest->is_steady_ = false;  // its chunks stay until Confirm: launches may not be noted yet
+  return oldest;
 }
 
 void SteadySets::Drop(Set* set) {
@@ -59,7 +64,7 @@ void SteadySets::Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_h
 }
 
 // As if each launch had been noted when it came: for a chunk in several sets the newest launch counts, and the bytes of
-// all.
+// all. A copy may have been noted since (Residency::LeavesSteadyState).
 void SteadySets::SettleAll(uint64_t iteration) {
   std::sort(unsettled_.begin(), unsettled_.end(),
             [](const Set* a, const Set* b) { return a->last_launch_ < b->last_launch_; });
@@ -68,10 +73,12 @@ void SteadySets::SettleAll(uint64_t iteration) {
     for (size_t i = 0; i < set->chunks.size(); ++i) {
       Chunk* const chunk = set->chunks[i];
       CountLinkBytes(chunk, pending_launches * OverLink(set->named_bytes_[i], set->usage_.sparse), iteration);
-      if (set->usage_.required) chunk->last_required_at = set->last_launch_;
-      chunk->named_at = chunk->last_use = set->last_launch_;
+      if (set->usage_.required) chunk->last_required_at = std::max(chunk->last_required_at, set->last_launch_);
+      chunk->named_at = std::max(chunk->named_at, set->last_launch_);
+      chunk->last_use = std::max(chunk->last_use, set->last_launch_);
       if (set->is_wide_) chunk->next_use = set->last_launch_ + set->gap_;
-      chunk->use[chunk->use[0].stream == set->stream ? 0 : 1].seq = set->seq_;
+      Seq& seq = chunk->use[chunk->use[0].stream == set->stream ? 0 : 1].seq;
+      seq = std::max(seq, set->seq_);
     }
   }
   unsettled_.clear();

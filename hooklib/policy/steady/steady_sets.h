@@ -9,6 +9,7 @@
 #ifndef SLUICE_HOOKLIB_POLICY_STEADY_STEADY_SETS_H_
 #define SLUICE_HOOKLIB_POLICY_STEADY_STEADY_SETS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -33,6 +34,8 @@ class SteadySets {
 
    private:
     friend class SteadySets;
+    uint64_t NewestAt() const { return std::max(confirmed_at_, last_launch_); }
+
     bool is_wide_ = false;
     uint64_t gap_ = 0;                   // of a wide set: launches between its last two
     uint64_t key_ = 0;                   // of the launch's stream, id and extents
