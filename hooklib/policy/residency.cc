@@ -137,11 +137,11 @@ void Residency::EndSteadyState(StreamQueues* queues, StreamId stream) {
 // nothing has to be decided for it. A server copies the inputs of each token.
 bool Residency::LeavesSteadyState(const PlannedLaunch& launch) const {
   const auto is_usual = [stream = launch.stream](const Chunk* chunk) {
-    return chunk->resident() && !chunk->discarded() && chunk->unranked && !chunk->prefetched() &&
+    return chunk->resident() && chunk->unranked && !chunk->prefetched() &&
            (chunk->use[0].stream == stream || chunk->use[1].stream == stream);
   };
   return !launch.lacks_chunks && resident_bytes_ <= launch.capacity && fault_residue_.empty() &&
-         reused_after_discard_.empty() && touched_late_.empty() && freed_on_host_.empty() && !names_launches_ &&
+         reused_after_discard_.empty() && touched_late_.empty() && !names_launches_ &&
          std::all_of(set_.begin(), set_.end(), is_usual);
 }
 
@@ -165,6 +165,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
                                       ? nullptr
                                       : steady_sets_.Find(now_, stream, id, extents);
   const bool is_steady = steady && IsSteady(*steady, launch) && reused_after_discard_.empty();
+  bool leaves_steady_state = false;  // a copy is noted beside steady sets
   size_t hot_chunks = 0;
   if (is_steady) {
     TakeTurn(&queues, stream);
@@ -173,7 +174,8 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   } else {
     if (id) EndSteadyState(&queues, stream);
     hot_chunks = CollectSet(extents, overwritten_extents, hot_extents, queues, &launch);
-    if (!id && !LeavesSteadyState(launch)) EndSteadyState(&queues, stream);
+    leaves_steady_state = !id && LeavesSteadyState(launch);
+    if (!id && !leaves_steady_state) EndSteadyState(&queues, stream);
     // Copies and memsets touch all that they name.
     const uint64_t named_bytes = set_.size() * kChunkBytes;
     const bool may_sample =
@@ -208,7 +210,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
                                   all_resident);
     }
   }
-  const bool discards = !freed_on_host_.empty() && can_queue && DiscardFreedOnHost(stream);
+  const bool discards = !freed_on_host_.empty() && can_queue && !leaves_steady_state && DiscardFreedOnHost(stream);
   if (launch.lacks_chunks) {
     if (can_queue && !touched_late_.empty()) FetchTouched(stream);
     FindMissing(queues, launch);
@@ -263,7 +265,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
 
 bool Residency::PrepareSteady(StreamId stream, Seq seq, uint64_t id, SteadySets::Set* set) {
   const uint64_t now = now_ + 1;
-  const bool as_before = repeating_predictor_ && last_queues_.first == stream &&
+  const bool as_before = repeating_predictor_ && last_queues_.first == stream && set->stream == stream &&
                          repeating_predictor_ == &last_queues_.second->predictor && steady_sets_.IsSteady(*set) &&
                          resident_bytes_ <= capacity_ && !seeks_probe_victim_ && reused_after_discard_.empty();
   if (!as_before || !iterations_.CannotEnd(now) ||

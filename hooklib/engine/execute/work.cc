@@ -123,8 +123,9 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
   device->touch_watch.Update();
   if (LogEnabled(settings::LogLevel::kDebug)) device->LogPlacement(work);
   bool moves = false;
+  // Behind a copy a launch may be the first one that writes what was copied (NoteWriters).
+  if (!plan.is_empty || work.copy) device->fast_path.Clear();
   if (!plan.is_empty) {
-    device->fast_path.Clear();
     moves = CarryOut(work, plan);
   } else {
     if (work.copy) device->NoteCopied(set);

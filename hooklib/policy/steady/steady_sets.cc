@@ -12,6 +12,7 @@ constexpr int kSetsShift = 64 - 13;
 constexpr size_t kWays = 4;  // places that a launch may have: with one, two launches of a step may drive out each other
 constexpr size_t kMinWideChunks = 512;              // 1 GiB
 constexpr size_t kMaxKeptChunks = size_t{1} << 18;  // of all sets: 3 MiB of pointers and bytes
+constexpr uint64_t kMaxUnusedLaunches = 1 << 14;    // of a set that stays where others need its place
 constexpr uint64_t kQuietLaunches = 64;             // no set is steady where chunks are fetched or evicted more often
 }  // namespace
 
@@ -40,6 +41,16 @@ void SteadySets::Drop(Set* set) {
   set->is_steady_ = set->is_wide_ = false;
 }
 
+// Those of launches that did not come since the last time. The others stay: where an iteration's sets exceed the limit,
+// each would be dropped before it is used again.
+void SteadySets::DropOld(uint64_t now) {
+  if (now < dropped_at_ + kMaxUnusedLaunches) return;
+  for (Set& set : sets_) {
+    if (set.last_launch_ <= dropped_at_) Drop(&set);
+  }
+  dropped_at_ = now;
+}
+
 void SteadySets::Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_hash, std::span<Chunk* const> chunks) {
   const auto is_noted = [stream](const Chunk* chunk) {  // not where more than two streams use it
     return chunk->use[0].stream == stream || chunk->use[1].stream == stream;
@@ -49,8 +60,9 @@ void SteadySets::Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_h
   set->is_steady_ = again && chunks.size() <= kMaxKeptChunks && std::all_of(chunks.begin(), chunks.end(), is_noted);
   if (!set->is_steady_) return Drop(set);
   if (kept_chunks_ - set->chunks.size() + chunks.size() > kMaxKeptChunks) {
-    for (Set& other : sets_) Drop(&other);
-    set->is_steady_ = true;
+    set->last_launch_ = now;
+    DropOld(now);
+    if (kept_chunks_ - set->chunks.size() + chunks.size() > kMaxKeptChunks) return Drop(set);
   }
   kept_chunks_ += chunks.size() - set->chunks.size();
   set->is_wide_ = chunks.size() >= kMinWideChunks;

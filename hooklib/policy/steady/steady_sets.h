@@ -82,10 +82,12 @@ class SteadySets {
  private:
   void SettleAll(uint64_t iteration);
   void Drop(Set* set);  // gives its memory back; all of its launches were noted
+  void DropOld(uint64_t now);
 
   uint64_t changed_at_ = 0;
   std::vector<Set> sets_;   // by key
   size_t kept_chunks_ = 0;  // of all sets
+  uint64_t dropped_at_ = 0;
   std::vector<Set*> unsettled_;
 };
 
