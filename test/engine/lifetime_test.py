@@ -109,8 +109,8 @@ def expect_no_trend(*names):
                     break
             expect(slower <= 1.2, f"{name}: a round takes {slower:.2f} times as long in the end", str(hooked))
             grown = growth(hooked) - growth(unhooked)
-            # The predictor's log fills: 16,384 launches and 131,072 references take 5.5 MiB. A sanitizer has data of its
-            # own of each context.
+            # The predictor's log fills: 16,384 launches and 131,072 references take 5.5 MiB. A sanitizer has data of
+            # its own of each context.
             expect(grown <= 6144 or is_sanitized(), f"{name}: {grown} KiB more than without the hook", str(hooked))
 
 
