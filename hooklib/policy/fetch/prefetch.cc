@@ -75,7 +75,7 @@ void Fetches::KeepReserve(uint64_t at, StreamId stream) {
 void Fetches::PrefetchNear(StreamQueues* queues, StreamId stream) {
   uint64_t at = 0, id = 0;
   while (queues->prefetched_bytes < max_prefetch_bytes_) {
-    const auto chunks = queues->predictor.NextAhead(kHorizonLaunches, steady_sets_.changed_at(), &at, &id);
+    const auto chunks = queues->predictor.NextAhead(kHorizonLaunches, steady_sets_.QuietSince(now_), &at, &id);
     if (chunks.empty()) return;
     if (graph_strategies_.Knows(id)) continue;  // its strategy decides about its missing chunks
     for (Chunk* chunk : chunks) {
@@ -101,7 +101,7 @@ void Fetches::PrefetchFar(StreamQueues* queues, StreamId stream) {
   if (now_ < far_full_until_ && full()) return;
   uint64_t at = 0, id = 0;
   while (true) {
-    const auto chunks = queues->predictor.NextAhead(kHorizonLaunches, steady_sets_.changed_at(), &at, &id);
+    const auto chunks = queues->predictor.NextAhead(kHorizonLaunches, steady_sets_.QuietSince(now_), &at, &id);
     if (chunks.empty()) return;
     if (graph_strategies_.Knows(id)) continue;
     far_reserve_bytes_ = queues->predictor.GrowthAhead() * kChunkBytes + kFarFreeBytes;

@@ -48,8 +48,8 @@ class Predictor {
 
   // The chunks of the next launch ahead, at their present addresses, without those that it will find fresh; at most
   // `horizon` launches away; empty: no more. `at` is its predicted launch number, `id` its execution id. Moves on with
-  // each call, so that each launch ahead is returned once. One that found all resident behind `moved_at`, when a chunk
-  // was last fetched or evicted, would find it so again, and is left out.
+  // each call, so that each launch ahead is returned once. One that found all resident behind `moved_at`, the last
+  // fetch or eviction before a steady state (else kNever), would find it so again, and is left out.
   std::span<Chunk* const> NextAhead(uint64_t horizon, uint64_t moved_at, uint64_t* at, uint64_t* id);
   // The next call returns the last one's launch once more.
   void RevisitLast() { looked_to_ = looked_to_before_; }

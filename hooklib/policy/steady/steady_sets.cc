@@ -13,11 +13,10 @@ constexpr size_t kWays = 4;  // places that a launch may have: with one, two lau
 constexpr size_t kMinWideChunks = 512;              // 1 GiB
 constexpr size_t kMaxKeptChunks = size_t{1} << 18;  // of all sets: 3 MiB of pointers and bytes
 constexpr uint64_t kMaxUnusedLaunches = 1 << 14;    // of a set that stays where others need its place
-constexpr uint64_t kQuietLaunches = 64;             // no set is steady where chunks are fetched or evicted more often
 }  // namespace
 
 SteadySets::Set* SteadySets::Find(uint64_t now, StreamId stream, uint64_t id, std::span<const Extent> extents) {
-  if (now <= changed_at_ + kQuietLaunches) return nullptr;
+  if (QuietSince(now) == kNever) return nullptr;
   if (sets_.empty()) sets_.resize(size_t{1} << (64 - kSetsShift));
   constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
   uint64_t key = id ^ uint64_t { stream } << 32;

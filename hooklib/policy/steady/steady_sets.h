@@ -51,7 +51,8 @@ class SteadySets {
 
   // No set is steady any more: a chunk was fetched or evicted, or use is to be noted in another way.
   void NoteChange(uint64_t now) { changed_at_ = now; }
-  uint64_t changed_at() const { return changed_at_; }
+  // The last change before a steady state; kNever: changes are frequent.
+  uint64_t QuietSince(uint64_t now) const { return now > changed_at_ + kQuietLaunches ? changed_at_ : kNever; }
   // The launch's place among the sets; null: too much is fetched and evicted.
   Set* Find(uint64_t now, StreamId stream, uint64_t id, std::span<const Extent> extents);
   static bool IsWide(const Set& set) { return set.is_wide_; }
@@ -80,6 +81,8 @@ class SteadySets {
   }
 
  private:
+  static constexpr uint64_t kQuietLaunches = 64;  // no set is steady where chunks are fetched or evicted more often
+
   void SettleAll(uint64_t iteration);
   void Drop(Set* set);  // gives its memory back; all of its launches were noted
   void DropOld(uint64_t now);
