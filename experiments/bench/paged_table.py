@@ -93,6 +93,8 @@ def main():
     options = parser.parse_args()
     build = pathlib.Path(options.build).resolve()
     hook = pathlib.Path(options.hook).resolve() if options.hook else build / "lib"
+    if options.host_time and options.rows:
+        parser.error("--host-time takes no ROW")
     if options.host_time:
         return 1 if host_time(build, hook) and options.check else 0
     missed = []

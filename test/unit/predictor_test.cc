@@ -21,10 +21,10 @@ struct Chunks {
   }
 };
 
-void Enter(Predictor* predictor, uint64_t id, std::span<Chunk* const> set, uint64_t now) {
+void Enter(Predictor* predictor, uint64_t id, std::span<Chunk* const> set, uint64_t now, bool all_resident = false) {
   LaunchHash place(id);
   for (const Chunk* chunk : set) place.Add(chunk->base, chunk->base + kChunkBytes);
-  predictor->NoteLaunch(id, place.sum(), set, now);
+  predictor->NoteLaunch(id, place.sum(), set, now, 0, all_resident);
 }
 
 long ResidentKib() {
@@ -252,7 +252,7 @@ TEST_CASE("launches ahead that found their chunks on the GPU are left out until 
   for (int step = 0; step < 4; ++step) {
     for (uint64_t i = 0; i < 10; ++i) {
       Chunk* set[] = {&c.all[i]};
-      predictor.NoteLaunch(100 + i, 1000 + i, set, ++now, 0, i != 5);
+      Enter(&predictor, 100 + i, set, ++now, i != 5);
       if (step < 3) continue;
       uint64_t at = 0, id = 0;
       const auto ahead = predictor.NextAhead(1, i % 2 ? now : 0, &at, &id);

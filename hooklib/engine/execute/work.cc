@@ -123,7 +123,7 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
   device->touch_watch.Update();
   if (LogEnabled(settings::LogLevel::kDebug)) device->LogPlacement(work);
   bool moves = false;
-  // Behind a copy a launch may be the first one that writes what was copied (NoteWriters).
+  // Behind a copy a launch may be the first one that writes the copied bytes (NoteWriters).
   if (!plan.is_empty || work.copy) device->fast_path.Clear();
   if (!plan.is_empty) {
     moves = CarryOut(work, plan);
