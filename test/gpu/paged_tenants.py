@@ -46,9 +46,9 @@ class PagedRows:
             ]  # fmt: skip
             card.begun(*tenants)
             time.sleep(later_ms / 1000 + 0.9 * t)  # behind the first trial of tokens
-            began, demanded = time.monotonic(), card.token_seconds()
+            began, demanded = time.monotonic(), card.counted()
             time.sleep(0.07 * t)
-            demanded = ((card.token_seconds() or 0) - (demanded or 0)) / (time.monotonic() - began)
+            demanded = (card.counted()["token_seconds"] - demanded["token_seconds"]) / (time.monotonic() - began)
             results = [card.result(p) for p in tenants]
         finally:
             card.close()

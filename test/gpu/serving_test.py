@@ -57,11 +57,16 @@ def figures_of_a_level_are_sums_and_percentiles():
 
 
 def goals_compare_figures_of_the_same_level():
-    measured = {"dedicated": {2: {"sum": 100}, 8: {"sum": 100}}, "two": {2: {"sum": 63.6}, 8: {"sum": 67.9}}}
-    measured["two-over"] = {2: {"sum": 57.3}, 32: {"sum": 1}}
+    measured = {"dedicated": {2: [{"sum": 100}], 8: [{"sum": 100}]}, "two": {2: [{"sum": 63.6}], 8: [{"sum": 67.9}]}}
+    measured["two-over"] = {2: [{"sum": 57.3}], 32: [{"sum": 1}]}
     found = {(name.split(",")[0], name): met for name, _, _, met in rows.goals(measured)}
     assert sorted(met for _, met in found.items()) == [False, True, True], found
-    assert not rows.goals({"dedicated": {2: {"sum": 1}}}), "no row without both"
+    assert not rows.goals({"dedicated": {2: [{"sum": 1}]}}), "no row without both"
+    rounds = {
+        "two": {8: [{"sum": 100}, {"sum": 160}, {"sum": 90}]},
+        "two-over": {8: [{"sum": s} for s in (50, 95, 99)]},
+    }
+    assert [(part, met) for _, _, part, met in rows.goals(rounds)] == [(0.95, True)], "medians of the rounds"
     assert rows.wake_goal_ms(4e9, 10) == 160
 
 
@@ -280,6 +285,7 @@ def configurations_run_on_the_simulated_gpu(build):
         # Within half a second one of two servers may get no turn on a loaded machine: over all levels each answers.
         assert row["summary"]["sum"] > 0 and row["summary"]["first_p99_ms"] > 0, row
         reference = row["config"] in ("dedicated", "two-bare")
+        assert ("launches" in row) == (not reference and row["config"] != "two-bare"), row
         assert row["values"] == "reference" if reference else row["values"].endswith(" equal"), row
     assert len(found["goals"]) == 6 and len(found["wake"]) == 1, found
     assert files["serving.log"].count("sluice: exit") == 6, files["serving.log"]
@@ -288,6 +294,13 @@ def configurations_run_on_the_simulated_gpu(build):
     assert "| two at 0.5 + 0.5 | 32 |" in files["serving.md"], files["serving.md"]
     # The servers' figures depend on the machine's load: a missed goal is no failure of this test.
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
+
+
+def rounds_run_in_turn(build):
+    done, files = run(build, *SHORT, "--levels", "2", "--rounds", "2", "two", "dedicated")
+    found = json.loads(files["serving.json"])["engines"]["own"]
+    assert [row["config"] for row in found["rows"]] == ["dedicated", "two"] * 2, done.stderr
+    assert len(found["measured"]["two"]["2"]) == 2 and len(found["goals"]) == 1, found
 
 
 def rows_without_time_are_named(build):
@@ -318,7 +331,12 @@ def main():
     ):
         test()
         print("ok", test.__name__, flush=True)
-    for test in (configurations_run_on_the_simulated_gpu, rows_without_time_are_named, wrong_words_are_refused):
+    for test in (
+        configurations_run_on_the_simulated_gpu,
+        rounds_run_in_turn,
+        rows_without_time_are_named,
+        wrong_words_are_refused,
+    ):
         test(build)
         print("ok", test.__name__, flush=True)
 

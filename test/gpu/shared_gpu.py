@@ -203,14 +203,13 @@ class SharedGpu:
 
         threading.Thread(target=write, daemon=True).start()
 
-    def token_seconds(self):
-        """How long launches have needed a compute token, by the agent's metrics; None: it does not answer."""
-        try:
-            with HTTP.open(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
-                lines = answer.read().decode().splitlines()
-        except OSError:
-            return None
-        return sum(float(s.split()[-1]) for s in lines if s.startswith("sluice_gpu_tokens_demanded_seconds_total{"))
+    def counted(self):
+        """By the agent's metrics, of all tenants: how long launches have needed a compute token (token_seconds), and
+        launches. Raises OSError if it does not answer."""
+        with HTTP.open(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        names = {"token_seconds": "sluice_gpu_tokens_demanded_seconds_total{", "launches": "sluice_launches_total{"}
+        return {k: sum(float(s.split()[-1]) for s in lines if s.startswith(name)) for k, name in names.items()}
 
     def close(self):
         if self.watched:

@@ -64,6 +64,7 @@ class Clients:
             "at_once": at_once,
             "seconds": seconds,
             "tokens": sum(begin <= t < end for _, _, times, _ in ended for t in times),
+            "all_tokens": sum(len(times) for _, _, times, _ in ended),
             "first_ms": [round(x, 3) for x in sorted(first)],
             "between_ms": between(ended, begin, end),
             **values([r for r in ended if r[0] >= at_once]),
