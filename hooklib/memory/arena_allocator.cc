@@ -94,9 +94,15 @@ void ArenaAllocator::Drain() {
   }
 }
 
-std::vector<Extent> ArenaAllocator::TakeSurplus(bool all) {
+std::vector<Extent> ArenaAllocator::TakeSurplus(uint64_t kept, uint64_t room) {
+  return TakeFreeArenasDownTo(std::max(MostRequested(live_), std::min(MostRequested(live_ + kept), room)));
+}
+
+std::vector<Extent> ArenaAllocator::TakeFreeArenas() { return TakeFreeArenasDownTo(0); }
+
+std::vector<Extent> ArenaAllocator::TakeFreeArenasDownTo(uint64_t requested) {
   std::vector<Extent> surplus;
-  auto over = [&] { return all || requested_ > live_ + live_ / 4 + kSlackBytes; };
+  auto over = [&] { return requested_ > requested; };
   if (!over()) return surplus;
   // Ranges that were freed just now are free already where the GPU has finished with them.
   fences_->Close();

@@ -38,14 +38,15 @@ class ArenaAllocator {
   // `bytes` as in Allocate. The range becomes free behind the open fence, and at once for `stream` where the
   // application freed it in that stream's order.
   void Free(Va base, uint64_t bytes, StreamId stream = 0);
-  // Removes arenas that are wholly free behind finished fences, while requested bytes exceed the bound (`all`: whatever
-  // the bound). The caller releases them.
-  std::vector<Extent> TakeSurplus(bool all = false);
+  // Removes arenas that are wholly free behind finished fences, while requested bytes exceed the bound. The caller
+  // releases them. `kept`: freed bytes that count as live ones, while requested bytes stay within `room`.
+  std::vector<Extent> TakeSurplus(uint64_t kept = 0, uint64_t room = 0);
+  std::vector<Extent> TakeFreeArenas();  // the same, whatever the bound
 
   static uint64_t SizeFor(uint64_t bytes) { return RoundUp(bytes ? bytes : 1, kGranule); }
   // Whether an arena for `bytes` would exceed the bound although freed ranges only wait for their fences.
   bool ShouldAwaitFreed(uint64_t bytes) const {
-    return has_quarantined() && requested_ + bytes > live_ + live_ / 4 + kSlackBytes + bytes;
+    return has_quarantined() && requested_ + bytes > MostRequested(live_) + bytes;
   }
   bool has_quarantined() const { return !quarantine_.empty(); }  // a freed range waits for its fence
   uint64_t requested_bytes() const { return requested_; }
@@ -68,6 +69,8 @@ class ArenaAllocator {
   };
 
   static bool IsSmall(uint64_t bytes) { return bytes < kChunkBytes / 2; }
+  static uint64_t MostRequested(uint64_t live) { return live + live / 4 + kSlackBytes; }
+  std::vector<Extent> TakeFreeArenasDownTo(uint64_t requested);
   std::optional<Va> TakeFreedInStream(StreamId stream, uint64_t size);
   void Drain();
   void InsertFree(Extent range);

@@ -78,6 +78,17 @@ def async_reuse():
 
 
 @test
+def pool_keeps_memory():
+    """1 GiB a step: without a threshold, twice of 512 MiB, twice unlimited; and trimmed."""
+    for budget, kept in ((LARGE, (0, 512, 512, 1024, 1024, 0)), (768 * MIB, (0, 512, 512, 768, 768, 0))):
+        outcome = run("pool_keeps_memory", budget)
+        found = [int(line.split()[1]) for line in outcome.err.splitlines() if line.endswith(" MiB")]
+        # Live bytes and a quarter and 256 MiB may stay at any time.
+        fits = [k <= f <= max(256, min(k + k // 4 + 256, budget // MIB)) + 2 for f, k in zip(found, kept)]
+        expect(len(found) == 6 and all(fits), f"requested {found}, kept {kept}", str(outcome))
+
+
+@test
 def view():
     skip_if_sanitized("the shim answers NVML's functions")
     same("sizes_show_the_fraction", pressed=256 * MIB, evicts=False)

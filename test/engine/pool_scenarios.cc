@@ -211,3 +211,32 @@ SCENARIO(refused_ends_of_pools_change_nothing) {
     EXPECT(bytes >= kMiB);
   }
 }
+
+// A pool with a release threshold keeps its freed memory, until it is trimmed. (simgpu's own pool keeps all.)
+SCENARIO(pool_keeps_memory) {
+  Card card;
+  CUstream s = card.Stream();
+  CUmemoryPool pool;
+  OK(cuDeviceGetDefaultMemPool(&pool, 0));
+  const auto step = [&] {
+    CUdeviceptr blocks[4];
+    for (CUdeviceptr& block : blocks) {
+      OK(cuMemAllocAsync(&block, 256 * kMiB, s));
+      card.Launch(s, {Write(block, 256 * kMiB)});
+    }
+    for (const CUdeviceptr block : blocks) OK(cuMemFreeAsync(block, s));
+    OK(cuStreamSynchronize(s));
+    std::fprintf(stderr, "requested %llu MiB\n",
+                 static_cast<unsigned long long>(card.Stats().managed_requested_bytes >> 20));
+  };
+  step();
+  for (const uint64_t threshold : {uint64_t{512} << 20, UINT64_MAX}) {
+    cuuint64_t value = threshold;
+    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value));
+    step();
+    step();
+  }
+  OK(cuMemPoolTrimTo(pool, 0));
+  std::fprintf(stderr, "trimmed %llu MiB\n",
+               static_cast<unsigned long long>(card.Stats().managed_requested_bytes >> 20));
+}

@@ -18,17 +18,21 @@ using memory::Extent;
 using memory::kChunkBytes;
 
 // Wholly free arenas leave the tables at once: no address in them is given out, or planned for, any more. Small ones
-// only while more than half is free.
+// only while more than half is free. As long as all fits the budget, freed memory that the driver would keep for its
+// pool stays: a program that sets a release threshold allocates it again in its next step.
 void DeviceMemory::TakeSurplusArenas(Context* context, bool all) {
   memory::ArenaAllocator& unevictable = *context->unevictable;
   if (unevictable.requested_bytes() > 2 * unevictable.live_bytes() + 4 * kChunkBytes) {
-    for (const Extent& arena : unevictable.TakeSurplus(true)) {
+    for (const Extent& arena : unevictable.TakeFreeArenas()) {
       residency.chunks().RemoveArena(arena.base);
       context->unevictable_arenas.erase(arena.base);
       free_arenas_.push_back({context->handle, arena, false, 0});
     }
   }
-  for (const Extent& arena : context->managed->TakeSurplus(all)) {
+  const uint64_t unmanaged = unmanaged_bytes.load();
+  const uint64_t room = budget.budget_bytes > unmanaged ? budget.budget_bytes - unmanaged : 0;
+  for (const Extent& arena :
+       all ? context->managed->TakeFreeArenas() : context->managed->TakeSurplus(KeptByPools(ordinal), room)) {
     residency.RemoveArena(arena);
     context->managed_arenas.erase(arena.base);
     free_arenas_.push_back({context->handle, arena, true, arena.bytes});
@@ -137,6 +141,14 @@ void DeviceMemory::ReturnArenas(CUcontext awaited) {
   for (const FreeArena& arena : refused) {
     if (contexts.contains(arena.context)) free_arenas_.push_back(arena);
   }
+}
+
+void DeviceMemory::ReturnTrimmed() {
+  {
+    DeviceLock lock(mutex);
+    for (auto& [handle, context] : contexts) context->has_surplus = has_surplus_ = true;
+  }
+  ReturnArenas();
 }
 
 // Before an allocation is refused: memory that the application has freed may still wait for the GPU. The real cuMemFree

@@ -24,6 +24,7 @@ class DeviceMemory : public DeviceTransfers {
   // they are those of contexts without work, and of `awaited`, for which the application's own call waits. Without any
   // lock.
   void ReturnArenas(CUcontext awaited = nullptr) SLUICE_TAKES_DEVICE_LOCK;
+  void ReturnTrimmed() SLUICE_TAKES_DEVICE_LOCK;  // the same, of arenas that were kept for a pool
   // The application's allocator reports bytes of a block as taken, or (negative) as freed to its cache.
   void Report(CUdeviceptr pointer, int64_t bytes) SLUICE_TAKES_DEVICE_LOCK;
   void MarkCaptured(memory::Va va) SLUICE_TAKES_DEVICE_LOCK;

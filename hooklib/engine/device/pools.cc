@@ -120,6 +120,7 @@ KnownPool TakePool(CUmemoryPool pool) {
   }
   if (const auto it = Uses().find(pool); it != Uses().end()) {
     known.use = it->second;
+    it->second.release_threshold = 0;
     if (it->second.current == 0) Uses().erase(it);
   }
   std::erase_if(Current(), [&](const auto& entry) {
@@ -133,8 +134,11 @@ KnownPool TakePool(CUmemoryPool pool) {
 void PutBackPool(CUmemoryPool pool, const KnownPool& known) {
   MutexLock lock(g_mutex);
   if (known.traits) Pools()[pool] = *known.traits;
-  if (known.use.used_high || known.use.reserved_high) {
+  if (known.use.used_high || known.use.reserved_high || known.use.release_threshold) {
     Use& use = Uses()[pool];  // blocks may have come and gone meanwhile
+    use.device = known.use.device;
+    use.most = std::max(use.most, known.use.most);
+    use.release_threshold = known.use.release_threshold;
     use.used_high = std::max(use.used_high, known.use.used_high);
     use.reserved_high = std::max(use.reserved_high, known.use.reserved_high);
   }
@@ -197,6 +201,8 @@ void NoteServed(CUdeviceptr block, uint64_t bytes, const PoolTraits& pool, CUcon
   use.current += InPool(bytes);
   use.used_high = std::max(use.used_high, use.current);
   use.reserved_high = std::max(use.reserved_high, use.current);
+  use.most = std::max(use.most, use.current);
+  use.device = pool.device;
 }
 
 void ForgetServed(CUdeviceptr block) {
@@ -235,6 +241,27 @@ void ResetHighUse(CUmemoryPool pool, CUmemPool_attribute mark) {
   if (it == Uses().end()) return;
   Use& use = it->second;
   (mark == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? use.used_high : use.reserved_high) = use.current;
+}
+
+void NoteReleaseThreshold(CUmemoryPool pool, uint64_t bytes) {
+  MutexLock lock(g_mutex);
+  Uses()[pool].release_threshold = bytes;
+}
+
+void NoteTrim(CUmemoryPool pool, uint64_t kept) {
+  MutexLock lock(g_mutex);
+  const auto it = Uses().find(pool);
+  if (it != Uses().end()) it->second.most = std::min(it->second.most, std::max(it->second.current, kept));
+}
+
+uint64_t KeptByPools(CUdevice device) {
+  uint64_t kept = 0;
+  MutexLock lock(g_mutex);
+  for (const auto& [pool, use] : Uses()) {
+    const uint64_t held = std::min(use.most, use.release_threshold);
+    if (use.device == device && held > use.current) kept += held - use.current;
+  }
+  return kept;
 }
 
 }  // namespace sluice

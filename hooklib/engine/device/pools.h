@@ -25,8 +25,11 @@ inline constexpr PoolTraits kUnknownPool{-1, false, false, false};
 // Bytes that the engine served from a pool. The driver's own counts do not hold them.
 struct PoolUse {
   uint64_t current = 0;
-  // Since their last reset: the application resets each alone. Freed memory is not kept for the pool.
+  // Since their last reset: the application resets each alone. Freed memory is not counted as the pool's.
   uint64_t used_high = 0, reserved_high = 0;
+  uint64_t most = 0;  // in use at once, since the pool was trimmed
+  uint64_t release_threshold = 0;
+  CUdevice device = -1;
 };
 
 // All thread-safe.
@@ -60,6 +63,11 @@ CUmemoryPool PoolOf(CUdeviceptr block);  // null: served from none
 bool AnyServedIn(CUcontext home);
 PoolUse UseOf(CUmemoryPool pool);
 void ResetHighUse(CUmemoryPool pool, CUmemPool_attribute mark);  // one of the two marks
+void NoteReleaseThreshold(CUmemoryPool pool, uint64_t bytes);
+void NoteTrim(CUmemoryPool pool, uint64_t kept);  // by cuMemPoolTrimTo
+// Freed bytes that the driver would keep for the device's pools: as much as was in use at once, up to the release
+// threshold (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
+uint64_t KeptByPools(CUdevice device);
 
 }  // namespace sluice
 

@@ -222,6 +222,17 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
   if (result == CUDA_SUCCESS &&
       (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH || attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH))
     ResetHighUse(pool, attribute);
+  if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+    NoteReleaseThreshold(pool, *static_cast<cuuint64_t*>(value));
+  return result;
+}
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t kept) {
+  const CUresult result = g_real.cuMemPoolTrimTo(pool, kept);
+  Device* const owner = result == CUDA_SUCCESS ? DeviceByOrdinal(FindPool(pool).device) : nullptr;
+  if (owner) {
+    NoteTrim(pool, kept);
+    owner->ReturnTrimmed();
+  }
   return result;
 }
 
