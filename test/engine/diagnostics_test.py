@@ -6,7 +6,22 @@ import subprocess
 import sys
 import tempfile
 
-from engine_rig import DEBUG, GIB, LARGE, ROOT, SMALL, Skipped, built, expect, is_sanitized, main, run, test
+from engine_rig import (
+    DEBUG,
+    GIB,
+    LARGE,
+    ROOT,
+    SMALL,
+    Skipped,
+    built,
+    environment,
+    expect,
+    is_sanitized,
+    main,
+    run,
+    skip_if_sanitized,
+    test,
+)
 
 ITERATIONS = "many_iterations_over_blocks"
 # What the exit line has beside the metrics of proto/counters.def.
@@ -105,6 +120,21 @@ def array_copies_are_recorded():
 
     few, more = events(1), events(6)
     expect(more - few == 10, "five copies to the array and five back", f"{few} and {more} events")
+
+
+@test
+def stream_ordered_allocations_are_recorded():
+    skip_if_sanitized("the replayer needs the shim")
+    with tempfile.TemporaryDirectory() as folder:
+        recorded, replayed = f"{folder}/recorded.sltrace", f"{folder}/replayed.sltrace"
+        run("pool_keeps_memory", LARGE, env={"SLUICE_RECORD": recorded})
+        env = environment(LARGE, more={"SLUICE_RECORD": replayed})
+        subprocess.run([str(built("bin", "sluice-replay")), recorded], env=env, capture_output=True, check=True)
+        for file in (recorded, replayed):
+            text = subprocess.run(
+                [str(built("bin", "sluice-trace")), "info", file], capture_output=True, text=True, check=True
+            ).stdout
+            expect(re.search(r"\d+ allocations, 20 of them in a stream's order", text), file, text)
 
 
 @test

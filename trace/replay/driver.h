@@ -30,6 +30,8 @@ namespace sluice::replay {
   X(alloc, cuMemAlloc)                              \
   X(alloc_managed, cuMemAllocManaged)               \
   X(alloc_async, cuMemAllocAsync)                   \
+  X(default_pool, cuDeviceGetDefaultMemPool)        \
+  X(set_pool, cuMemPoolSetAttribute)                \
   X(free, cuMemFree)                                \
   X(free_async, cuMemFreeAsync)                     \
   X(host_alloc, cuMemHostAlloc)                     \

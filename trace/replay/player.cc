@@ -200,6 +200,7 @@ std::string Player::Alloc(const Event& event) {
   if (kind == AllocKind::kManaged) {
     result = driver_.alloc_managed(&played, event.b, CU_MEM_ATTACH_GLOBAL);
   } else if (kind == AllocKind::kAsync) {
+    SLUICE_TRY(KeepPoolMemory());
     result = driver_.alloc_async(&played, event.b, Stream(event.d));
   } else if (companion_ != nullptr) {
     result = companion_->Allocate(&played, event.b);
@@ -215,6 +216,16 @@ std::string Player::Alloc(const Event& event) {
   memory_.AddBlock(event.a, {event.b, played, kind, false});
   reserved_bytes_ += event.b;
   return {};
+}
+
+// The trace does not hold the attributes of pools. PyTorch and RMM keep all memory of theirs.
+std::string Player::KeepPoolMemory() {
+  if (keeps_pool_memory_) return {};
+  keeps_pool_memory_ = true;
+  CUmemoryPool pool = nullptr;
+  cuuint64_t threshold = UINT64_MAX;
+  SLUICE_TRY(Check(driver_.default_pool(&pool, options_.device), "get the default pool"));
+  return Check(driver_.set_pool(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold), "set the release threshold");
 }
 
 std::string Player::Free(const Event& event) {

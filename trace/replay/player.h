@@ -64,6 +64,7 @@ class Player {
   std::string PrepareTable();
   std::string PlayEvent(const trace::Event& event);
   std::string Alloc(const trace::Event& event);
+  std::string KeepPoolMemory();
   std::string Free(const trace::Event& event);
   std::string Launch(const trace::Launch& launch);
   std::string Copy(const trace::Event& event);
@@ -100,7 +101,7 @@ class Player {
   void* scratch_ = nullptr;
   uint64_t scratch_bytes_ = 0;
   uint64_t last_event_ns_ = 0, due_ns_ = 0;
-  bool after_wait_ = true;
+  bool after_wait_ = true, keeps_pool_memory_ = false;
 
   // On a real GPU, the table of the ranges that each launch touches: pinned host memory that the kernels read.
   TableEntry* table_ = nullptr;

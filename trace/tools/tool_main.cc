@@ -46,6 +46,13 @@ int Info(const std::string& path) {
       trace->events.size(), trace->functions.size(), trace->step_names.size(), trace->launches.size(),
       static_cast<unsigned long long>(durations), static_cast<unsigned long long>(truths),
       static_cast<unsigned long long>(accesses));
+  size_t allocations = 0, ordered = 0;
+  for (const auto& event : trace->events) {
+    allocations += event.type == sluice::trace::Type::kAlloc;
+    ordered +=
+        event.type == sluice::trace::Type::kAlloc && event.c == static_cast<uint64_t>(sluice::trace::AllocKind::kAsync);
+  }
+  std::printf("  %zu allocations, %zu of them in a stream's order\n", allocations, ordered);
   std::printf("  peak live: %.2f GiB allocated, %.2f GiB reported; kernels %.1f ms; touched %.2f GiB\n",
               static_cast<double>(live.allocated_peak) / (1 << 30), static_cast<double>(live.reported_peak) / (1 << 30),
               static_cast<double>(kernel_ns) / 1e6, static_cast<double>(touched) / (1 << 30));

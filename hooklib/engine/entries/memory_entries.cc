@@ -46,8 +46,10 @@ CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make ma
   const CUresult result = !device->managed || CalledFromUnmanagedLibrary(caller)
                               ? AllocateUnmanaged(device, bytes, pointer, stream != nullptr, make)
                               : device->Allocate(bytes, is_managed, pointer, stream ? stream->id : 0);
-  const auto kind = is_managed ? trace::AllocKind::kManaged : trace::AllocKind::kDevice;
-  if (result == CUDA_SUCCESS) RecordAlloc(kind, result, *pointer, bytes);
+  const auto kind = is_managed ? trace::AllocKind::kManaged
+                    : stream   ? trace::AllocKind::kAsync
+                               : trace::AllocKind::kDevice;
+  if (result == CUDA_SUCCESS) RecordAlloc(kind, result, *pointer, bytes, stream ? TraceStream(*stream) : 0);
   return result;
 }
 
@@ -56,7 +58,7 @@ CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make ma
 template <typename Real>
 CUresult Release(CUdeviceptr pointer, Real real, Stream* stream = nullptr) {
   if (const CUresult failure = CurrentFailure(); failure != CUDA_SUCCESS) return failure;
-  if (Recording()) g_recorder->Free(pointer);
+  if (Recording()) g_recorder->Free(pointer, stream ? TraceStream(*stream) : 0);
   for (const auto& device : Devices()) {
     if (!device->MayHold(pointer)) continue;
     if (!stream) {
