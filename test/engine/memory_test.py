@@ -2,7 +2,7 @@
 
 import sys
 
-from engine_rig import ALL_MODES, LARGE, MIB, SMALL, expect, main, run, same, scenario, skip_if_sanitized, test
+from engine_rig import ALL_MODES, GIB, LARGE, MIB, SMALL, expect, main, run, same, scenario, skip_if_sanitized, test
 
 scenario("blocks", of="iterations_over_blocks", modes=ALL_MODES)
 scenario("churn", of="ranges_freed_and_reused", pressed=128 * MIB, modes=ALL_MODES)
@@ -79,13 +79,21 @@ def async_reuse():
 
 @test
 def pool_keeps_memory():
-    """1 GiB a step: without a threshold, twice of 512 MiB, twice unlimited; and trimmed."""
-    for budget, kept in ((LARGE, (0, 512, 512, 1024, 1024, 0)), (768 * MIB, (0, 512, 512, 768, 768, 0))):
+    """1 GiB a step: without a threshold, twice up to 512 MiB, twice all; trimmed, again, lowered; a pool destroyed."""
+    for budget, whole in ((LARGE, 1024), (768 * MIB, 768)):
         outcome = run("pool_keeps_memory", budget)
         found = [int(line.split()[1]) for line in outcome.err.splitlines() if line.endswith(" MiB")]
+        kept = (0, 512, 512, whole, whole, 0, whole, 0, whole, 0)
         # Live bytes and a quarter and 256 MiB may stay at any time.
         fits = [k <= f <= max(256, min(k + k // 4 + 256, budget // MIB)) + 2 for f, k in zip(found, kept)]
-        expect(len(found) == 6 and all(fits), f"requested {found}, kept {kept}", str(outcome))
+        expect(len(found) == len(kept) and all(fits), f"requested {found}, kept {kept}", str(outcome))
+
+
+@test
+def kept_memory_makes_room():
+    fits = run("kept_memory_makes_room", 2 * GIB)
+    expect("residency is managed" not in fits.err and fits.figure("evicted_bytes") == 0, "it fits", fits.err)
+    run("kept_memory_makes_room", 4 * GIB, env={"SLUICE_MANAGED_LIMIT": str(2 * GIB)})
 
 
 @test

@@ -212,31 +212,64 @@ SCENARIO(refused_ends_of_pools_change_nothing) {
   }
 }
 
-// A pool with a release threshold keeps its freed memory, until it is trimmed. (simgpu's own pool keeps all.)
+// A pool with a release threshold keeps its freed memory, until it is trimmed, its threshold falls, or it is destroyed.
+// (simgpu's own pool keeps all.)
 SCENARIO(pool_keeps_memory) {
   Card card;
   CUstream s = card.Stream();
-  CUmemoryPool pool;
+  CUmemoryPool pool, own = MakePool(CU_MEM_ALLOCATION_TYPE_PINNED);
   OK(cuDeviceGetDefaultMemPool(&pool, 0));
-  const auto step = [&] {
+  const auto say = [&](const char* after) {
+    std::fprintf(stderr, "%s: %llu MiB\n", after,
+                 static_cast<unsigned long long>(card.Stats().managed_requested_bytes >> 20));
+  };
+  const auto step = [&](const char* name, CUmemoryPool from) {
     CUdeviceptr blocks[4];
     for (CUdeviceptr& block : blocks) {
-      OK(cuMemAllocAsync(&block, 256 * kMiB, s));
+      OK(cuMemAllocFromPoolAsync(&block, 256 * kMiB, from, s));
       card.Launch(s, {Write(block, 256 * kMiB)});
     }
     for (const CUdeviceptr block : blocks) OK(cuMemFreeAsync(block, s));
     OK(cuStreamSynchronize(s));
-    std::fprintf(stderr, "requested %llu MiB\n",
-                 static_cast<unsigned long long>(card.Stats().managed_requested_bytes >> 20));
+    say(name);
   };
-  step();
-  for (const uint64_t threshold : {uint64_t{512} << 20, UINT64_MAX}) {
-    cuuint64_t value = threshold;
-    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value));
-    step();
-    step();
+  const auto threshold = [](CUmemoryPool of, cuuint64_t bytes) {
+    OK(cuMemPoolSetAttribute(of, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes));
+  };
+  step("none", pool);
+  for (const uint64_t bytes : {512 * kMiB, uint64_t{UINT64_MAX}}) {
+    threshold(pool, bytes);
+    step("first", pool);
+    step("second", pool);
   }
   OK(cuMemPoolTrimTo(pool, 0));
-  std::fprintf(stderr, "trimmed %llu MiB\n",
-               static_cast<unsigned long long>(card.Stats().managed_requested_bytes >> 20));
+  say("trimmed");
+  step("again", pool);
+  threshold(pool, 0);
+  OK(cuStreamSynchronize(s));
+  say("lowered");
+  threshold(own, UINT64_MAX);
+  step("own", own);
+  OK(cuMemPoolDestroy(own));
+  say("destroyed");
+}
+
+// Kept memory of other sizes neither takes a program over its budget that fits, nor makes an allocation fail.
+SCENARIO(kept_memory_makes_room) {
+  Card card;
+  CUstream s = card.Stream();
+  CUmemoryPool pool;
+  OK(cuDeviceGetDefaultMemPool(&pool, 0));
+  cuuint64_t threshold = UINT64_MAX;
+  OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+  for (const size_t bytes : {192 * kMiB, 448 * kMiB, 640 * kMiB}) {
+    CUdeviceptr blocks[3];
+    for (CUdeviceptr& block : blocks) {
+      OK(cuMemAllocAsync(&block, bytes, s));
+      card.Launch(s, {Write(block, bytes)});
+    }
+    for (const CUdeviceptr block : blocks) OK(cuMemFreeAsync(block, s));
+    OK(cuStreamSynchronize(s));
+  }
+  std::printf("done\n");
 }

@@ -99,6 +99,21 @@ TEST_CASE("random sequences: no overlap, and requested bytes stay within the bou
   }
 }
 
+TEST_CASE("freed bytes that count as live ones stay within the room") {
+  for (const uint64_t room : {uint64_t{0}, 512 * kMi, 4096 * kMi}) {
+    Served s;
+    for (int i = 0; i < 64; ++i) s.arenas.AddArena({(uint64_t{1} << 40) + i * 64 * kMi, 64 * kMi}, 64 * kMi);
+    const Va live = *s.arenas.Allocate(64 * kMi);
+    s.arenas.TakeSurplus(1024 * kMi, room);
+    const uint64_t live_alone = 64 * kMi + 16 * kMi + ArenaAllocator::kSlackBytes;
+    const uint64_t all = 1088 * kMi + 272 * kMi + ArenaAllocator::kSlackBytes;
+    const uint64_t most = std::max(live_alone, std::min(all, room));
+    CHECK(s.arenas.requested_bytes() <= most);
+    CHECK(s.arenas.requested_bytes() + 64 * kMi > most);
+    s.arenas.Free(live, 64 * kMi);
+  }
+}
+
 TEST_CASE("a range freed in stream order is reusable there at once, and elsewhere behind its fence") {
   Served s;
   s.arenas.AddArena({uint64_t{1} << 39, 64 * kMi}, 8 * kMi);

@@ -232,8 +232,10 @@ std::string Player::Free(const Event& event) {
   const PlayedMemory::Block block = memory_.RemoveBlock(event.a);
   if (block.played == 0) return {};  // allocated before the recording began
   reserved_bytes_ -= block.bytes;
-  if (block.kind == AllocKind::kAsync) return Check(driver_.free_async(block.played, Stream(event.b)), "free");
-  if (companion_ != nullptr) companion_->Freed(block.played);
+  // cuMemFree of such a block has no stream.
+  if (block.kind == AllocKind::kAsync && event.b)
+    return Check(driver_.free_async(block.played, Stream(event.b)), "free");
+  if (companion_ != nullptr && block.kind != AllocKind::kAsync) companion_->Freed(block.played);
   return Check(driver_.free(block.played), "free");
 }
 

@@ -120,9 +120,9 @@ bool DeviceMemory::Populate(Context* context, const std::vector<Extent>& runs) {
 }
 
 Refusal DeviceMemory::Grow(Context* context, uint64_t bytes) {
-  const uint64_t size = context->managed->GrowthFor(bytes);
-  const uint64_t limit = GetConfig().managed_limit;
-  if (limit && requested_bytes + reserved_bytes_ + size > limit) return Refusal::kManagedLimit;
+  const uint64_t size = ReturnArenasBefore(context, bytes);
+  if (const uint64_t limit = GetConfig().managed_limit; limit && requested_bytes + reserved_bytes_ + size > limit)
+    return Refusal::kManagedLimit;
   CUdeviceptr base = 0;
   CUresult result;
   {

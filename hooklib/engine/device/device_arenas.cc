@@ -29,8 +29,8 @@ void DeviceMemory::TakeSurplusArenas(Context* context, bool all) {
       free_arenas_.push_back({context->handle, arena, false, 0});
     }
   }
-  const uint64_t unmanaged = unmanaged_bytes.load();
-  const uint64_t room = budget.budget_bytes > unmanaged ? budget.budget_bytes - unmanaged : 0;
+  const uint64_t others = unmanaged_bytes.load() + requested_bytes - context->managed->requested_bytes();
+  const uint64_t room = budget.budget_bytes > others ? budget.budget_bytes - others : 0;
   for (const Extent& arena :
        all ? context->managed->TakeFreeArenas() : context->managed->TakeSurplus(KeptByPools(ordinal), room)) {
     residency.RemoveArena(arena);
@@ -143,12 +143,28 @@ void DeviceMemory::ReturnArenas(CUcontext awaited) {
   }
 }
 
-void DeviceMemory::ReturnTrimmed() {
+void DeviceMemory::ReturnKept() {
   {
     DeviceLock lock(mutex);
-    for (auto& [handle, context] : contexts) context->has_surplus = has_surplus_ = true;
+    NoteSurplus();
   }
   ReturnArenas();
+}
+
+bool DeviceMemory::ReturnFreeArenas(Context* context) {
+  if (!IsIdle(context)) return false;
+  TakeSurplusArenas(context, true);
+  if (!free_arenas_.empty()) {
+    DeviceUnlock unlocked(mutex);
+    ReturnArenas();
+  }
+  return true;
+}
+
+uint64_t DeviceMemory::ReturnArenasBefore(Context* context, uint64_t bytes) {
+  const uint64_t growth = context->managed->GrowthFor(bytes);
+  if (!active && requested_bytes + unmanaged_bytes.load() + growth > budget.budget_bytes) ReturnFreeArenas(context);
+  return growth;
 }
 
 // Before an allocation is refused: memory that the application has freed may still wait for the GPU. The real cuMemFree
@@ -163,14 +179,7 @@ std::optional<memory::Va> DeviceMemory::AllocateWhenFreed(Context* context, uint
     ++poll_epoch;
     fences.Close();
     auto va = context->managed->Allocate(bytes);
-    const bool is_idle = !va && may_block && IsIdle(context);
-    if (is_idle) {
-      TakeSurplusArenas(context, true);
-      if (!free_arenas_.empty()) {
-        DeviceUnlock unlocked(mutex);
-        ReturnArenas();
-      }
-    }
+    const bool is_idle = !va && ReturnFreeArenas(context);  // where the driver's cuMemFree waits for nothing
     if (!va && Grow(context, bytes) == Refusal::kNone) va = context->managed->Allocate(bytes);
     // Arenas may be free that go back to the driver when the context's work is done.
     const bool may_return =

@@ -39,6 +39,10 @@ void DeviceBudget::Activate() {
              static_cast<double>(requested_bytes) / 0x1p30, static_cast<double>(budget.budget_bytes) / 0x1p30);
 }
 
+void DeviceBudget::NoteSurplus() {
+  for (auto& [handle, context] : contexts) context->has_surplus = has_surplus_ = true;
+}
+
 void DeviceBudget::ApplyBudget(const sluice_budget& next) {
   DeviceLock lock(mutex);
   const bool raised = budget.generation != 0 && next.budget_bytes > budget.budget_bytes;
@@ -46,6 +50,7 @@ void DeviceBudget::ApplyBudget(const sluice_budget& next) {
   if (raised && next.budget_bytes < live_bytes + unmanaged_bytes.load()) ExpectRaise();
   residency.set_budget_rising(raise_expected_until_ns != 0);
   if (next.budget_bytes != budget.budget_bytes) memory_factor.Restart();
+  if (next.budget_bytes < budget.budget_bytes) NoteSurplus();  // less is kept for pools
   FollowParked(next);
   budget = next;
   link_meter.SetRate(next.link_bytes_per_s, LinkBytes(), MonotonicNs());

@@ -39,7 +39,8 @@ class DeviceBudget : public DeviceCounters {
 
  protected:
   using DeviceCounters::DeviceCounters;
-  uint64_t LinkBytes() const SLUICE_DEVICE_LOCKED;                    // moved so far, by whomever
+  void NoteSurplus() SLUICE_DEVICE_LOCKED;          // each context's arenas are looked at when the program waits next
+  uint64_t LinkBytes() const SLUICE_DEVICE_LOCKED;  // moved so far, by whomever
   void FollowParked(const sluice_budget& next) SLUICE_DEVICE_LOCKED;  // before it is in force
   uint64_t UnmanagedBound() const SLUICE_DEVICE_LOCKED;               // of unmanaged memory
   void NoteRestored(uint64_t bytes) SLUICE_DEVICE_LOCKED;             // by RestoreWorkingSet, while waking

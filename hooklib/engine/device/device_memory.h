@@ -24,7 +24,8 @@ class DeviceMemory : public DeviceTransfers {
   // they are those of contexts without work, and of `awaited`, for which the application's own call waits. Without any
   // lock.
   void ReturnArenas(CUcontext awaited = nullptr) SLUICE_TAKES_DEVICE_LOCK;
-  void ReturnTrimmed() SLUICE_TAKES_DEVICE_LOCK;  // the same, of arenas that were kept for a pool
+  // The same, where a pool may keep less than before.
+  void ReturnKept() SLUICE_TAKES_DEVICE_LOCK;
   // The application's allocator reports bytes of a block as taken, or (negative) as freed to its cache.
   void Report(CUdeviceptr pointer, int64_t bytes) SLUICE_TAKES_DEVICE_LOCK;
   void MarkCaptured(memory::Va va) SLUICE_TAKES_DEVICE_LOCK;
@@ -75,6 +76,11 @@ class DeviceMemory : public DeviceTransfers {
   std::optional<memory::Va> AllocateWhenFreed(Context* context, uint64_t bytes, bool may_block) SLUICE_DEVICE_LOCKED;
   std::optional<memory::Va> AwaitFreed(Context* context, uint64_t bytes) SLUICE_DEVICE_LOCKED;
   void TakeSurplusArenas(Context* context, bool all) SLUICE_DEVICE_LOCKED;
+  // All of a context without work; false: it has work. Without the lock for a while.
+  bool ReturnFreeArenas(Context* context) SLUICE_DEVICE_LOCKED;
+  // Before an arena for the request is made, of the size that it returns: kept memory of other sizes must not take a
+  // program over its budget that fits.
+  uint64_t ReturnArenasBefore(Context* context, uint64_t bytes) SLUICE_DEVICE_LOCKED;
   // The driver has freed the arena with its context, whose list of arenas the caller changes.
   void ForgetArena(memory::Extent arena) SLUICE_DEVICE_LOCKED;
   void ForgetUnevictableArena(memory::Extent arena) SLUICE_DEVICE_LOCKED;

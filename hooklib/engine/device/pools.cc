@@ -121,6 +121,7 @@ KnownPool TakePool(CUmemoryPool pool) {
   if (const auto it = Uses().find(pool); it != Uses().end()) {
     known.use = it->second;
     it->second.release_threshold = 0;
+    it->second.most = it->second.current;  // its handle may be given out again
     if (it->second.current == 0) Uses().erase(it);
   }
   std::erase_if(Current(), [&](const auto& entry) {
@@ -202,7 +203,7 @@ void NoteServed(CUdeviceptr block, uint64_t bytes, const PoolTraits& pool, CUcon
   use.used_high = std::max(use.used_high, use.current);
   use.reserved_high = std::max(use.reserved_high, use.current);
   use.most = std::max(use.most, use.current);
-  use.device = pool.device;
+  use.device = pool.is_managed ? -1 : pool.device;  // a managed pool's memory is on its streams' devices
 }
 
 void ForgetServed(CUdeviceptr block) {
@@ -245,7 +246,9 @@ void ResetHighUse(CUmemoryPool pool, CUmemPool_attribute mark) {
 
 void NoteReleaseThreshold(CUmemoryPool pool, uint64_t bytes) {
   MutexLock lock(g_mutex);
-  Uses()[pool].release_threshold = bytes;
+  Use& use = Uses()[pool];
+  use.most = std::max(use.current, std::min(use.most, use.release_threshold));  // no more was kept until now
+  use.release_threshold = bytes;
 }
 
 void NoteTrim(CUmemoryPool pool, uint64_t kept) {

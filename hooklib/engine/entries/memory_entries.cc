@@ -194,12 +194,16 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   // Before the call: another thread may be given the same handle behind it.
   const KnownPool known = TakePool(pool);
   const CUresult result = g_real.cuMemPoolDestroy(pool);
-  if (result != CUDA_SUCCESS) PutBackPool(pool, known);
+  if (result != CUDA_SUCCESS) {
+    PutBackPool(pool, known);
+  } else if (Device* const owner = known.use.release_threshold ? DeviceByOrdinal(known.use.device) : nullptr) {
+    owner->ReturnKept();
+  }
   return result;
 }
 
-// The driver counts its own memory; the engine's is added. Freed memory is not kept for the pool, so reserved
-// bytes equal used bytes.
+// The driver counts its own memory; the engine's is added. Freed memory that is kept may serve any allocation, so it
+// does not count as the pool's: reserved bytes equal used bytes.
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   const CUresult result = g_real.cuMemPoolGetAttribute(pool, attribute, value);
   if (result != CUDA_SUCCESS) return result;
@@ -224,8 +228,10 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
   if (result == CUDA_SUCCESS &&
       (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH || attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH))
     ResetHighUse(pool, attribute);
-  if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+  if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
     NoteReleaseThreshold(pool, *static_cast<cuuint64_t*>(value));
+    if (Device* const owner = DeviceByOrdinal(FindPool(pool).device)) owner->ReturnKept();
+  }
   return result;
 }
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t kept) {
@@ -233,7 +239,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t kept) {
   Device* const owner = result == CUDA_SUCCESS ? DeviceByOrdinal(FindPool(pool).device) : nullptr;
   if (owner) {
     NoteTrim(pool, kept);
-    owner->ReturnTrimmed();
+    owner->ReturnKept();
   }
   return result;
 }
