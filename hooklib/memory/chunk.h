@@ -53,7 +53,6 @@ struct Chunk : ChunkState {
   uint32_t previous_link_bytes = 0;   // link_bytes of the iteration before
   uint32_t top_user_bytes = 0;        // bytes that launch top_user_id named
   uint32_t copied_bytes = 0;          // live bytes whose only writer is a copy
-  uint16_t iteration_uses = 0;        // launches of the newest iteration that named it (placement.cc)
   uint16_t remote_uses = 0;           // launches of this iteration that used it remotely
   bool evicted_repeatedly = false;    // also evicted one or two iterations before (remote_access.cc)
   bool cold = false;                  // used so little that a hot chunk takes its place (placement.cc)

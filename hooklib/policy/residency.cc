@@ -192,7 +192,8 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   const bool all_resident =
       !launch.lacks_chunks && !launch.oversize && resident_bytes_ <= launch.capacity && fault_residue_.empty();
   if (is_steady) {
-    steady_sets_.NoteRepeat(steady, now_, seq, {launch.traits.sparse, RequiresResidency(launch)}, iterations_.number());
+    steady_sets_.NoteRepeat(steady, now_, seq, {launch.traits.touched, RequiresResidency(launch)}, iterations_.number(),
+                            iterations_.Counts(now_));
   } else if (all_resident) {
     NoteSet<true, true>(launch, seq);
     if (steady && !launch.exceeds_share && (can_queue || !hot_extents))
@@ -217,7 +218,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   }
   stats_.hits += set_.size() - missing_.size();
   if (names_launches_) {
-    for (Chunk* chunk : set_) NoteNamer(chunk, id, launch.traits.sparse);
+    for (Chunk* chunk : set_) NoteNamer(chunk, id, launch.traits.touched);
   }
   if (iterations_.NoteLaunch(now_, queues.predictor.period()) && iterations_.IsOver(now_, queues.predictor.confident()))
     EndIteration(queues);
@@ -274,7 +275,8 @@ bool Residency::PrepareSteady(StreamId stream, Seq seq, uint64_t id, SteadySets:
   now_ = now;
   ++steady_launches_;
   set_ = set->chunks;
-  steady_sets_.NoteRepeat(set, now, seq, iterations_.number());
+  iterations_.NoteLaunch(now, repeating_predictor_->period());
+  steady_sets_.NoteRepeat(set, now, seq, iterations_.number(), iterations_.Counts(now));
   stats_.hits += set_.size();
   return true;
 }

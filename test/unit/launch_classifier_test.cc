@@ -220,30 +220,48 @@ TEST_CASE("launches faster than the link could transfer their host-resident byte
   LaunchClassifier classifier(&kLink);
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   const LaunchProbe probe{7, 8 * kMiB, 0, false}, few{7, 2 * kMiB, 0, false};
-  CHECK(!classifier.IsSparse(7));
+  CHECK(!classifier.TouchedShare(7).IsLittle());
   classifier.NoteMeasured(probe, 14'000, 1);
-  CHECK(!classifier.IsSparse(7));  // one may have met the part that it does not touch
+  CHECK(!classifier.TouchedShare(7).IsLittle());  // one may have met the part that it does not touch
   classifier.NoteMeasured(few, 5'000, 2);
-  CHECK(!classifier.IsSparse(7));  // too little to tell
+  CHECK(!classifier.TouchedShare(7).IsLittle());  // too little to tell
   classifier.NoteMeasured(probe, 13'000, 3);
-  CHECK(classifier.IsSparse(7));
+  CHECK(classifier.TouchedShare(7).IsLittle());
   // One slow sample is a busy link or a host that was delayed, and says nothing ...
   classifier.NoteMeasured(probe, 175'000, 4);
-  CHECK(classifier.IsSparse(7));
+  CHECK(classifier.TouchedShare(7).IsLittle());
   for (int i = 0; i < 100; ++i) {
     classifier.NoteMeasured(probe, i % 3 == 2 ? 175'000 : 13'000, 5);
-    CHECK(classifier.IsSparse(7));
+    CHECK(classifier.TouchedShare(7).IsLittle());
   }
   // ... but is looked at again at once, and several say that it has changed.
   for (int i = 0; i < 8; ++i) classifier.IsDue(7, false);
   CHECK_FALSE(classifier.IsDue(7, false));
+  for (int i = 0; i < 4; ++i) classifier.NoteMeasured(probe, 13'000, 6);
   classifier.NoteMeasured(probe, 175'000, 6);
-  for (int i = 0; i < 3; ++i) {
-    CHECK(classifier.IsSparse(7));
+  for (int i = 0; i < 2; ++i) {
+    CHECK(classifier.TouchedShare(7).IsLittle());
     CHECK(classifier.IsDue(7, false));
     classifier.NoteMeasured(probe, 175'000, 7);
   }
-  CHECK(!classifier.IsSparse(7));
+  CHECK(!classifier.TouchedShare(7).IsLittle());
+}
+
+TEST_CASE("the time in host memory tells the touched share of a launch's set") {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  const auto share = [](uint64_t mib, uint64_t percent_of_pass) {
+    LaunchClassifier classifier(&kLink);
+    const uint64_t ns = kLink.Ns(LinkStep::kRemoteRead, mib * kMiB) * percent_of_pass / 100;
+    for (int i = 0; i < 2; ++i) classifier.NoteMeasured({7, mib * kMiB, 0, false}, ns, 1);
+    return int{classifier.TouchedShare(7).parts};
+  };
+  CHECK(share(128, 50) == 32);
+  CHECK(share(128, 55) == 36);
+  CHECK(share(128, 20) == 13);
+  CHECK(share(1024, 3) == 2);
+  CHECK(share(128, 80) == 64);  // the link's price is not known better
+  CHECK(share(128, 300) == 64);
+  CHECK(share(4, 50) == 32);  // the launch's own start is not subtracted: it may not have taken any time
 }
 
 TEST_CASE("sparse launches are recognized although every third one is delayed") {
@@ -252,7 +270,7 @@ TEST_CASE("sparse launches are recognized although every third one is delayed") 
   for (int first = 0; first < 3; ++first) {
     LaunchClassifier classifier(&kLink);
     for (int i = 0; i < 6; ++i) classifier.NoteMeasured(probe, i % 3 == first ? 175'000 : 13'000, 1);
-    CHECK(classifier.IsSparse(7));
+    CHECK(classifier.TouchedShare(7).IsLittle());
   }
 }
 

@@ -1,5 +1,7 @@
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <functional>
+#include <numeric>
 
 #include "hooklib/policy/residency.h"
 #include "test/unit/fake_gpu.h"
@@ -68,18 +70,17 @@ TEST_CASE("launches of a new shape use a demoted table remotely, too") {
 TEST_CASE("demoted chunks are promoted when launches of ever new shapes use much of them") {
   Decoder decoder;
   for (int i = 0; i < 3; ++i) decoder.PlanStep(kChunkBytes, kLink);
-  const uint64_t before = decoder.ResidentTableChunks();
-  REQUIRE(before >= 8);
+  REQUIRE(decoder.ResidentTableChunks() >= 8);
   for (int i = 0; i < 40; ++i) decoder.PlanStep(4096, 400);
   REQUIRE(decoder.ResidentTableChunks() == 0);
   for (uint64_t i = 0; i < 20; ++i) {
-    const uint64_t named = kChunkBytes / 4 + 512 * i;
+    const uint64_t named = kChunkBytes * 3 / 4 + 512 * i;
     for (uint64_t chunk = 0; chunk < kTable; chunk += 2) {
       decoder.RunTimed(1000 + kTable * i + chunk, {{Chunks(chunk).base, named}, {Chunks(chunk + 1).base, named}}, 12);
     }
     decoder.PlanStep(4096, 400);
   }
-  CHECK(decoder.ResidentTableChunks() >= before);
+  CHECK(decoder.ResidentTableChunks() >= kTable / 2);
 }
 
 TEST_CASE("chunks that are used whole stay resident") {
@@ -254,7 +255,7 @@ TEST_CASE("chunks passed over once an iteration are demoted for chunks passed ov
   CHECK(gpu.residency.stats().bytes_in == moved);
 }
 
-TEST_CASE("chunks passed over twice an iteration are demoted for chunks passed over three times, all at once") {
+TEST_CASE("chunks passed over twice an iteration are demoted for chunks passed over three times, in two exchanges") {
   constexpr uint64_t kEach = 120;
   FakeGpu gpu(2 * kEach, kEach + 4, Prefetch::kPredict);
   const auto pass = [&](uint64_t begin, uint64_t id) { PassOver(&gpu, begin, kEach, id); };
@@ -274,7 +275,49 @@ TEST_CASE("chunks passed over twice an iteration are demoted for chunks passed o
     return exchanged;
   };
   exchanges(0, kEach);
-  CHECK(exchanges(kEach, 0) == std::vector<uint64_t>{kEach - 4});
+  const std::vector<uint64_t> exchanged = exchanges(kEach, 0);
+  CHECK(exchanged.size() <= 2);
+  CHECK(std::accumulate(exchanged.begin(), exchanged.end(), uint64_t{0}) <= kEach + 4);
+}
+
+TEST_CASE("chunks that a pass over the link touches half make room for chunks that it touches whole") {
+  constexpr uint64_t kLayersOf = 10, kEach = 4, kWeights = kLayersOf * kEach, kAll = 2 * kWeights;
+  const bool waits = GENERATE(false, true);
+  FakeGpu gpu(kAll, kAll - 5 * kEach, Prefetch::kPredict);
+  const auto step = [&](bool weights) {
+    if (waits) gpu.residency.NoteHostSync();
+    for (uint64_t layer = 0; layer < kLayersOf; ++layer) {
+      if (weights) gpu.RunTimed(200, {Chunks(layer * kEach, kEach)}, kLink);
+      gpu.RunTimed(300, {Chunks(kWeights + layer * kEach, kEach)}, 2 * kLink);
+    }
+  };
+  for (int i = 0; i < 5; ++i) step(false);
+  REQUIRE(gpu.CountResident(kWeights, kWeights) == kWeights);
+  for (int i = 0; i < 200; ++i) step(true);
+  CHECK(gpu.CountResident(0, kWeights) == kWeights);
+  const uint64_t moved = gpu.residency.stats().bytes_in;
+  for (int i = 0; i < 200; ++i) step(true);
+  CHECK(gpu.residency.stats().bytes_in == moved);
+  // Where the host waits once a step, it queues the launches on resident chunks while the first ones use the link.
+  if (waits) CHECK(gpu.CountResident(kWeights + kWeights / 2, kWeights / 2) + kEach >= kWeights / 2);
+}
+
+TEST_CASE("each iteration counts a chunk's uses over whole periods, wherever it begins, steady or not") {
+  constexpr uint64_t kLaunches = 18;
+  for (const uint64_t capacity : {kLaunches, kLaunches - 2}) {
+    FakeGpu gpu(kLaunches, capacity, Prefetch::kPredict);
+    uint64_t iterations = 0, iteration = 0;
+    for (uint64_t i = 0; i < 300 * kLaunches; ++i) {
+      gpu.RunTimed(100 + i % kLaunches, {Chunks(i % kLaunches)}, kLink);
+      gpu.residency.CountUsed(0, 1);  // settles the notes of steady launches
+      const Chunk& chunk = gpu.At(i % kLaunches);
+      if (i < 100 * kLaunches || chunk.link_iteration == iteration) continue;
+      iteration = chunk.link_iteration;
+      ++iterations;
+      CHECK(chunk.previous_link_bytes == kChunkBytes);
+    }
+    CHECK(iterations > 100);
+  }
 }
 
 TEST_CASE("one iteration without movement settles the placement") {

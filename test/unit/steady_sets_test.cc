@@ -62,12 +62,12 @@ bool Same(const Plan& a, const Plan& b) {
 
 bool Same(const Mark& a, const Mark& b) { return a.stream == b.stream && a.seq == b.seq; }
 
-// All notes of a chunk's use, and its place in the eviction order. Its next use is computed on demand.
+// All notes of a chunk's use but its link bytes (each path counts its own multiples of a period), and its place in the
+// eviction order. Its next use is computed on demand.
 bool Same(const Chunk& a, const Chunk& b) {
   return a.resident() == b.resident() && a.has_contents() == b.has_contents() && Same(a.use[0], b.use[0]) &&
          Same(a.use[1], b.use[1]) && a.use_epoch == b.use_epoch && a.last_use == b.last_use &&
-         a.named_at == b.named_at && a.last_required_at == b.last_required_at && a.link_iteration == b.link_iteration &&
-         a.link_bytes == b.link_bytes && a.previous_link_bytes == b.previous_link_bytes && a.unranked == b.unranked &&
+         a.named_at == b.named_at && a.last_required_at == b.last_required_at && a.unranked == b.unranked &&
          a.rank_stamp == b.rank_stamp && a.required_until == b.required_until && a.required_by == b.required_by;
 }
 
@@ -250,7 +250,7 @@ TEST_CASE("a set is steady once it was seen twice, after 64 launches without a f
   CHECK(sets.IsSteady(*set));
   CHECK(set->chunks == chunks);
   // Its notes stay in the set until they are settled.
-  for (uint64_t launch = 77; launch < 80; ++launch) sets.NoteRepeat(set, launch, launch, {false, true}, 3);
+  for (uint64_t launch = 77; launch < 80; ++launch) sets.NoteRepeat(set, launch, launch, {{}, true}, 3, true);
   CHECK(chunks[0]->last_use == 0);
   sets.Settle(3);
   CHECK(chunks[0]->last_use == 79);
@@ -295,7 +295,7 @@ TEST_CASE("sets of hundreds of chunks are steady, and the next use of a paged ca
   SteadySets::Set* const wide = confirm(8, kCache);
   REQUIRE(sets.IsSteady(*wide));
   CHECK(SteadySets::IsWide(*wide));
-  for (const uint64_t launch : {110, 115}) sets.NoteRepeat(wide, launch, launch, {false, true}, 3);
+  for (const uint64_t launch : {110, 115}) sets.NoteRepeat(wide, launch, launch, {{}, true}, 3, true);
   sets.Settle(3);
   for (const Chunk* chunk : chunks) {
     CHECK(chunk->use[0].seq == 115);
@@ -306,7 +306,7 @@ TEST_CASE("sets of hundreds of chunks are steady, and the next use of a paged ca
   for (uint64_t id = 100; id < 600; ++id) CHECK(sets.IsSteady(*confirm(id, kCache)) == (id < 535));
   CHECK(sets.IsSteady(*wide));
   CHECK_FALSE(sets.IsSteady(*confirm(600, kCache, 20'000)));  // they give way once unused for 16,384 launches
-  sets.NoteRepeat(wide, 36'400, 36'400, 3);
+  sets.NoteRepeat(wide, 36'400, 36'400, 3, true);
   sets.Settle(3);
   for (uint64_t id = 601; id < 605; ++id) CHECK(sets.IsSteady(*confirm(id, kCache, 40'000)));
   CHECK(sets.IsSteady(*wide));

@@ -17,7 +17,6 @@ constexpr uint8_t kMaxSlowTimes = 3;  // times in a row: one may have found the 
 // Faults may be far cheaper: 16 rows of 64 KiB that are read 256 times over take 4.8 ms remotely and 0.2 by faults. So
 // faults are tried once remote use has taken the probe's cost; each failure multiplies that by eight.
 constexpr uint8_t kProbeBackoffShift = 3, kMaxFaultProbes = 6, kMaxSlowProbes = 2;
-constexpr uint8_t kMinSparseTimes = 2, kMaxSparseScore = 4;
 constexpr uint8_t kMaxFailures = 4;
 constexpr uint8_t kSettledTimes = 4;
 constexpr uint32_t kDecidingLaunches = 4;  // launches of a new class that are all timed
@@ -88,9 +87,9 @@ bool LaunchClassifier::LeftToFaults(uint64_t id) const {
 
 LaunchClassifier::Traits LaunchClassifier::TraitsOf(uint64_t id, bool oversize, uint64_t now) {
   const Record* const record = Find(id, oversize);
-  const bool sparse = oversize ? IsSparse(id) : record && record->sparse;
-  if (!record) return {false, false, sparse};
-  return {ClassOf(id, oversize, now) == AccessClass::kStreaming, record->failures[0] > 0, sparse};
+  const Share touched = TouchedShare(id);
+  if (!record) return {false, false, touched};
+  return {ClassOf(id, oversize, now) == AccessClass::kStreaming, record->failures[0] > 0, touched};
 }
 
 bool LaunchClassifier::IsSlowRemote(uint64_t id, bool oversize) const {
@@ -98,9 +97,15 @@ bool LaunchClassifier::IsSlowRemote(uint64_t id, bool oversize) const {
   return record && record->failures[0] > 0;
 }
 
-bool LaunchClassifier::IsSparse(uint64_t id) const {
+Share LaunchClassifier::TouchedShare(uint64_t id) const {
   const Record* const record = Find(id, false);
-  return record && record->sparse;
+  if (!record) return {};
+  Share smallest, second;
+  for (const Share share : record->touched) {
+    second = std::min(second, share);
+    if (second < smallest) std::swap(smallest, second);
+  }
+  return second;
 }
 
 bool LaunchClassifier::IsDue(uint64_t id, bool oversize, uint32_t stride) {
@@ -110,7 +115,7 @@ bool LaunchClassifier::IsDue(uint64_t id, bool oversize, uint32_t stride) {
   // A bad step is not to go on for a thousand launches. And the time before is to be measured in the same way: faults
   // are served faster where no eviction runs beside them.
   if (n < kDecidingLaunches || (step && (n < kAwaitedSamples || stride != kWholeStride))) ++record.awaited;
-  const bool unsure = record.sparse_score && record.sparse_score < kMaxSparseScore;
+  const bool unsure = !oversize && record.touched[3].IsLittle() != TouchedShare(id).IsLittle();
   return n < kDecidingLaunches || n % 64 == 0 || unsure || step;
 }
 
@@ -186,12 +191,7 @@ bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint6
     record.previous_faults_ns = record.faults_ns;
     record.faults_ns = ns;
   }
-  if (!probe.by_faults && probe.host_bytes >= 4 * kMiB) {
-    const bool sparse = ns < kStartNs + margins::kSparse.Of(link_->Ns(LinkStep::kRemoteRead, probe.host_bytes));
-    if (sparse && record.sparse_score < kMaxSparseScore) ++record.sparse_score;
-    if (!sparse && record.sparse_score) --record.sparse_score;
-    record.sparse = record.sparse_score >= kMinSparseTimes || (record.sparse && record.sparse_score);
-  }
+  if (!probe.by_faults && probe.host_bytes >= 4 * kMiB) NoteTouched(&record, probe.host_bytes, ns);
   // Once remote use was found faster than faults, it is compared with nothing else.
   const bool is_shared = probe.stride && probe.stride == record.stride;
   if (AddSample(&record, probe.stride, ns)) return false;
@@ -263,6 +263,13 @@ uint64_t LaunchClassifier::MostNs(const LaunchProbe& probe, uint64_t spent) cons
   if (probe.duplicates) return link_->OnBusyLink(cost(Residence::kDuplicated));
   if (probe.oversize) return cost(Residence::kFaulted);
   return link_->OnBusyLink(cost(Residence::kSwapped));
+}
+
+void LaunchClassifier::NoteTouched(Record* record, uint64_t bytes, uint64_t ns) const {
+  std::rotate(std::begin(record->touched), std::begin(record->touched) + 1, std::end(record->touched));
+  const uint64_t pass_ns = link_->Ns(LinkStep::kRemoteRead, bytes);
+  const Share least = Share::Of(ns - std::min(ns, kStartNs), pass_ns), most = Share::Of(ns, pass_ns);
+  record->touched[3] = least.IsLittle() ? least : most.IsMost() ? Share{} : most;
 }
 
 // Adds the remote time of the launches since the last timed one. True where it justifies a probe of faults: the probe

@@ -26,6 +26,7 @@
 
 #include "hooklib/policy/cost/link_model.h"
 #include "hooklib/policy/fetch/launch_probe.h"
+#include "hooklib/policy/fetch/link_bytes.h"
 #include "hooklib/policy/memory_names.h"
 
 namespace sluice::policy {
@@ -44,12 +45,13 @@ class LaunchClassifier {
   bool LeftToFaults(uint64_t id) const;
   // Whether launches of this id were slow in host memory, and did not stream since.
   bool IsSlowRemote(uint64_t id, bool oversize) const;
-  // Whether launches of this id touch little of their set: twice more often than not they took less than a quarter of
-  // the link's time in host memory. That holds until as many did not, so that one slow launch changes nothing.
-  bool IsSparse(uint64_t id) const;
+  // The part of its set that a launch of this id touches, by the time it took in host memory against the link's: the
+  // second smallest of its newest four, since other work on the link delays some. All of it, until known.
+  Share TouchedShare(uint64_t id) const;
   // These three in one call.
   struct Traits {
-    bool streaming, slow_remote, sparse;
+    bool streaming, slow_remote;
+    Share touched;
   };
   Traits TraitsOf(uint64_t id, bool oversize, uint64_t now);
   // Whether the launch, of class kStreaming or kFaulting, is one of those that are timed again. `stride` as in
@@ -88,10 +90,9 @@ class LaunchClassifier {
  private:
   struct Record {
     AccessClass access_class = AccessClass::kUnknown;
-    uint8_t failures[2] = {};  // of remote use, of faults
-    uint8_t slow = 0;          // times in a row that it streamed, but slower than one pass
-    uint8_t sparse_score = 0;  // times that it touched little of its host-resident bytes, less the others
-    bool sparse = false;
+    uint8_t failures[2] = {};         // of remote use, of faults
+    uint8_t slow = 0;                 // times in a row that it streamed, but slower than one pass
+    Share touched[4];                 // by the newest four times in host memory
     uint8_t confirmed = 0;            // times in a row that faults were better
     uint64_t remote_rate = 0;         // bytes a ns in host memory, the measure for faults; 0: only a fetch is
     uint64_t remote_rate_bytes = 0;   // that remote_rate was measured with
@@ -130,6 +131,7 @@ class LaunchClassifier {
   };
   CacheSlot* SlotOf(uint64_t key) const { return &cache_[key >> 1 & (std::size(cache_) - 1)]; }
   Record* Find(uint64_t id, bool oversize) const;
+  void NoteTouched(Record* record, uint64_t bytes, uint64_t ns) const;
   bool NoteRemote(Record* record, uint64_t bytes, uint64_t ns) const;
   uint64_t MostNs(const LaunchProbe& probe, uint64_t spent) const;
   bool AddSample(Record* record, uint32_t stride, uint64_t ns);

@@ -4,18 +4,37 @@
 #ifndef SLUICE_HOOKLIB_POLICY_FETCH_LINK_BYTES_H_
 #define SLUICE_HOOKLIB_POLICY_FETCH_LINK_BYTES_H_
 
+#include <algorithm>
+#include <compare>
 #include <cstdint>
 
 #include "hooklib/memory/chunk_table.h"
+#include "hooklib/policy/cost/link_model.h"
 #include "hooklib/policy/memory_names.h"
 
 namespace sluice::policy {
 
-// Bytes that cross the link for a launch that names so many. `sparse`: launches of its kind touch little of their set
+// A part of the bytes that a launch names, in 64ths: 1 to 64.
+struct Share {
+  uint8_t parts = kWhole;
+  static constexpr uint8_t kWhole = 64;
+  // `part` of `whole`, rounded up; all of it, if `part` is more.
+  static Share Of(uint64_t part, uint64_t whole) {
+    if (part >= whole) return {};
+    return {static_cast<uint8_t>(std::max<uint64_t>(1, (part * kWhole + whole - 1) / whole))};
+  }
+  // The launch touches little of its set.
+  bool IsLittle() const { return parts <= margins::kSparse.Of(kWhole); }
+  // It touches as good as all of it: the prices of the link are not known better.
+  bool IsMost() const { return parts >= margins::kDense.Of(kWhole); }
+  auto operator<=>(const Share&) const = default;
+};
+
+// Bytes that cross the link for a launch that names so many. `touched`: launches of its kind touch so much of their set
 // (launch_classifier.h).
-inline uint32_t OverLink(uint32_t named, bool sparse) { return named >> (sparse ? 4 : 0); }
+inline uint32_t OverLink(uint32_t named, Share touched) { return named * touched.parts / Share::kWhole; }
 // The same for the launch that has the chunk in its set now.
-inline uint32_t OverLink(const Chunk& chunk, bool sparse) { return OverLink(chunk.named_bytes, sparse); }
+inline uint32_t OverLink(const Chunk& chunk, Share touched) { return OverLink(chunk.named_bytes, touched); }
 
 inline void CountLinkBytes(Chunk* chunk, uint32_t bytes, uint64_t iteration) {
   if (chunk->link_iteration != iteration) {
@@ -27,8 +46,8 @@ inline void CountLinkBytes(Chunk* chunk, uint32_t bytes, uint64_t iteration) {
 }
 
 // Behind CountLinkBytes: which launch named most of the chunk.
-inline void NoteNamer(Chunk* chunk, uint64_t id, bool sparse) {
-  const uint32_t bytes = OverLink(*chunk, sparse);
+inline void NoteNamer(Chunk* chunk, uint64_t id, Share touched) {
+  const uint32_t bytes = OverLink(*chunk, touched);
   if (bytes <= chunk->top_user_bytes) return;
   chunk->top_user_bytes = bytes;
   chunk->top_user_id = id;

@@ -15,6 +15,10 @@
 // idles; a launch on host-resident chunks keeps the link busy while the host queues the rest. So a chunk that is used
 // first after a host synchronization makes room for one that is used much later.
 #include <algorithm>
+#include <functional>
+#include <iterator>
+#include <span>
+#include <tuple>
 
 #include "hooklib/policy/fetch/link_bytes.h"
 #include "hooklib/policy/fetch/remote_access.h"
@@ -23,12 +27,23 @@ namespace sluice::policy {
 
 namespace {
 constexpr uint32_t kMaxColdBytes = kChunkBytes / 8;  // of a chunk, in an iteration
-constexpr uint32_t kMinHotBytes = kChunkBytes / 2;
+// The least by which the uses of two exchanged chunks differ. An exchange costs two to three passes over a chunk, once.
+constexpr uint32_t kMinGain = 3;
 constexpr uint64_t kMaxStillBytes = uint64_t{16} << 20;  // bytes that may move in an iteration that counts as still
 constexpr uint32_t kMinStillIterations = 2;
 constexpr uint64_t kMinExchangeBytes = uint64_t{8} << 20;    // less is not worth an exchange
 constexpr uint64_t kMaxExchangeBytes = uint64_t{512} << 20;  // at once: 60 ms
-constexpr uint64_t kMinOrderBytes = uint64_t{32} << 20;
+constexpr uint64_t kMinProbeBytes = uint64_t{32} << 20;
+constexpr uint32_t kMaxPause = 64;  // iterations
+
+bool IsCold(const Chunk& chunk) { return std::max(chunk.link_bytes, chunk.previous_link_bytes) <= kMaxColdBytes; }
+
+// The link bytes of an iteration, in eighths of a chunk. Of a resident chunk the most, and of a host-resident one the
+// least of the last two: a use that comes and goes changes no place.
+uint32_t UseOf(const Chunk& chunk) {
+  const auto [least, most] = std::minmax(chunk.link_bytes, chunk.previous_link_bytes);
+  return (chunk.resident() ? most : least) / (kChunkBytes / 8);
+}
 }  // namespace
 
 void RemoteAccess::NoteHostSync() {
@@ -46,9 +61,9 @@ std::optional<uint64_t> RemoteAccess::PositionInHostRun(const Chunk& chunk) cons
   return std::nullopt;
 }
 
-// At the begin of an iteration: marks cold chunks that are to be demoted, and chunks that are to be promoted in their
-// place.
-void RemoteAccess::ExchangePlacement(const Predictor& predictor) {
+// At the begin of an iteration: marks chunks that are to be demoted, and chunks that are to be promoted in their place.
+// `repeats`: launches follow a period, so that the uses of an iteration tell those of the next.
+void RemoteAccess::ExchangePlacement(bool repeats) {
   const uint64_t moved = stats_.bytes_in + stats_.bytes_out;
   const uint64_t own_bytes =
       // Moved by the exchanges of the iteration that is over.
@@ -78,110 +93,101 @@ void RemoteAccess::ExchangePlacement(const Predictor& predictor) {
     return;
   // Nothing was used remotely: no chunk needs room, and the resident chunks are many to look at.
   if (placement_.last_remote_iteration + 1 != iterations_.number()) return;
-  std::vector<Chunk*> cold, first, hot;
+  std::vector<Chunk*> resident, remote;
+  size_t cold_chunks = 0;
   chunks_.ForAll([&](Chunk& chunk) {
     if (chunk.link_iteration + 1 != iterations_.number()) return;  // not used in the iteration that is over
     if (chunk.resident()) {
       if (!chunk.live_bytes || chunk.named_at == now_ || !IsLongLived(chunk, 0)) return;
-      const bool is_cold = std::max(chunk.link_bytes, chunk.previous_link_bytes) <= kMaxColdBytes;
-      const bool is_streaming = chunk.last_required_at + iterations_.length() < now_;
-      if (is_cold || (is_streaming && chunk.link_bytes >= kMinHotBytes)) (is_cold ? cold : first).push_back(&chunk);
-    } else if (chunk.remote_iteration + 1 == iterations_.number() && chunk.link_bytes >= kMinHotBytes) {
-      hot.push_back(&chunk);
+      cold_chunks += IsCold(chunk);
+      if (IsCold(chunk) || chunk.last_required_at + iterations_.length() < now_) resident.push_back(&chunk);
+    } else if (chunk.remote_iteration + 1 == iterations_.number() && UseOf(chunk) >= kMinGain) {
+      remote.push_back(&chunk);
     }
   });
-  placement_.stats.cold_bytes = cold.size() * kChunkBytes;
-  placement_.stats.hot_bytes = hot.size() * kChunkBytes;
-  std::sort(cold.begin(), cold.end(), [](const Chunk* a, const Chunk* b) { return a->link_bytes < b->link_bytes; });
-  if (cold.size() > hot.size()) cold.resize(hot.size());
-  if (!cold.empty() || !ExchangeByPasses(predictor, &first, &hot, &cold)) ExchangeByOrder(&first, &hot, &cold);
-  cold.resize(std::min<size_t>(cold.size(), kMaxExchangeBytes / kChunkBytes));
-  const uint64_t bytes = cold.size() * kChunkBytes;
-  if (bytes < kMinExchangeBytes) {
-    placement_.promotions_chosen = false;
+  placement_.stats.cold_bytes = cold_chunks * kChunkBytes;
+  placement_.stats.hot_bytes = remote.size() * kChunkBytes;
+  std::vector<Exchange> exchanges = ExchangeByUse(repeats, &resident, &remote);
+  const size_t by_use = exchanges.size();
+  ExchangeByOrder(std::span(resident).subspan(by_use), std::span(remote).subspan(by_use), &exchanges);
+  const uint64_t bytes = exchanges.size() * kChunkBytes;
+  if (bytes < kMinExchangeBytes || iterations_.number() < placement_.next_exchange) {
     seeks_probe_victim_ =
-        !own_bytes && hot.size() * kChunkBytes >= kMinOrderBytes && iterations_.number() >= placement_.next_victim;
+        !own_bytes && remote.size() * kChunkBytes >= kMinProbeBytes && iterations_.number() >= placement_.next_victim;
     return;
   }
-  placement_.stats.demoted_bytes = bytes;
-  for (Chunk* chunk : cold) {
-    chunk->cold = true;
-    candidates_.Unrank(chunk);
+  bool undoes = false;
+  for (const auto& [demoted, promoted] : exchanges) {
+    undoes |= demoted->promote_iteration && demoted->promote_iteration + kMaxPause > iterations_.number();
+    demoted->cold = true;
+    candidates_.Unrank(demoted);
+    promoted->promote_iteration = iterations_.number();
   }
-  placement_.promote_bytes = bytes;
-}
-
-// Among chunks that are used whole, those with fewer passes in an iteration make room for those with at least one pass
-// more: an optimizer's first moments for its second. False: too few such chunks. Counted over the predictor's newest
-// period, since an iteration is a little longer: some chunks are used twice as often in it.
-bool RemoteAccess::ExchangeByPasses(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
-                                    std::vector<Chunk*>* cold) {
-  if (iterations_.number() < placement_.next_exchange || first->empty() || hot->empty()) return false;
-  for (std::vector<Chunk*>* list : {first, hot}) {
-    for (Chunk* chunk : *list) chunk->iteration_uses = 0;
+  // Uses that change to and fro are followed ever more rarely.
+  if (undoes) {
+    placement_.next_exchange = iterations_.number() + placement_.exchange_pause;
+    placement_.exchange_pause = std::min(kMaxPause, 2 * placement_.exchange_pause);
   }
-  if (!predictor.ForEachUseInPeriod([](Chunk* chunk) { chunk->iteration_uses += chunk->iteration_uses < UINT16_MAX; }))
-    return false;
-  std::stable_sort(first->begin(), first->end(),
-                   [](const Chunk* a, const Chunk* b) { return a->iteration_uses < b->iteration_uses; });
-  // Fewer, where it was not named whole each time.
-  const auto passes = [](const Chunk* chunk) {
-    const uint32_t whole = std::max(chunk->link_bytes, chunk->previous_link_bytes) / static_cast<uint32_t>(kChunkBytes);
-    return std::min<uint32_t>(chunk->iteration_uses, whole);
-  };
-  std::stable_sort(hot->begin(), hot->end(), [&](const Chunk* a, const Chunk* b) { return passes(a) > passes(b); });
-  size_t changes = 0;
-  const size_t limit = std::min({first->size(), hot->size(), kMaxExchangeBytes / kChunkBytes});
-  while (changes < limit && (*first)[changes]->iteration_uses < passes((*hot)[changes])) ++changes;
-  if (changes * kChunkBytes < kMinOrderBytes) return false;
-  cold->assign(first->begin(), first->begin() + static_cast<std::ptrdiff_t>(changes));
-  for (size_t i = 0; i < changes; ++i) (*hot)[i]->promote_iteration = iterations_.number();
   placement_.promotions_chosen = true;
-  placement_.next_exchange = iterations_.number() + placement_.exchange_pause;
-  placement_.exchange_pause = std::min(64u, 2 * placement_.exchange_pause);
-  return true;
+  placement_.stats.demoted_bytes = placement_.promote_bytes = bytes;
+  placement_.stats.first_used_bytes = (exchanges.size() - by_use) * kChunkBytes;
 }
 
-// `hot` may get more room than the `cold` chunks release: that of chunks used in the first half of a host run, for hot
-// ones that are used much later. Of the hot chunks those used last are promoted.
-void RemoteAccess::ExchangeByOrder(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold) {
+// Resident chunks make room for host-resident ones of which an iteration uses more: an embedding table for weights, an
+// optimizer's first moments for its second, the pages of a cache for weights. Sorts both lists: by their use, and where
+// that is equal, those of `resident` that are used first after the host waited come first, of `remote` those used last.
+std::vector<RemoteAccess::Exchange> RemoteAccess::ExchangeByUse(bool repeats, std::vector<Chunk*>* resident,
+                                                                std::vector<Chunk*>* remote) {
+  const auto position = [this](const Chunk* chunk) { return PositionInHostRun(*chunk).value_or(0); };
+  std::stable_sort(resident->begin(), resident->end(), [&](const Chunk* a, const Chunk* b) {
+    return std::tuple(!IsCold(*a), UseOf(*a), position(a)) < std::tuple(!IsCold(*b), UseOf(*b), position(b));
+  });
+  std::stable_sort(remote->begin(), remote->end(), [&](const Chunk* a, const Chunk* b) {
+    return std::tuple(UseOf(*a), position(a)) > std::tuple(UseOf(*b), position(b));
+  });
+  std::vector<Exchange> exchanges;
+  const size_t limit = std::min({resident->size(), remote->size(), kMaxExchangeBytes / kChunkBytes});
+  while (exchanges.size() < limit) {
+    Chunk* const less = (*resident)[exchanges.size()];
+    Chunk* const more = (*remote)[exchanges.size()];
+    if (UseOf(*less) + kMinGain > UseOf(*more) || !(repeats || IsCold(*less))) break;
+    exchanges.emplace_back(less, more);
+  }
+  return exchanges;
+}
+
+// Resident chunks that are used in the first half of a host run make room for host-resident ones of about the same use
+// that are used much later.
+void RemoteAccess::ExchangeByOrder(std::span<Chunk*> resident, std::span<Chunk*> remote,
+                                   std::vector<Exchange>* exchanges) {
   const auto position = [this](const Chunk* chunk) { return PositionInHostRun(*chunk).value_or(0); };
   const auto unknown = [this](const Chunk* chunk) { return !PositionInHostRun(*chunk); };
   // One synchronization in an iteration, which is a little longer than a period.
-  const bool once =
-      placement_.long_host_run >= iterations_.length() * 3 / 4 && placement_.long_host_run <= iterations_.length();
-  if (!once || placement_.host_run_begin + 2 * iterations_.length() < now_ ||
-      std::any_of(hot->begin(), hot->end(), unknown)) {
+  const uint64_t run = placement_.long_host_run;
+  const bool once = run >= iterations_.length() * 3 / 4 && run <= iterations_.length();
+  if (!once || placement_.host_run_begin + 2 * iterations_.length() < now_ || std::ranges::any_of(remote, unknown))
     return;
+  std::vector<Chunk*> early;
+  std::ranges::copy_if(resident, std::back_inserter(early), [&](const Chunk* chunk) {
+    return !IsCold(*chunk) && !unknown(chunk) && position(chunk) <= run / 2;
+  });
+  std::ranges::sort(early, {}, position);
+  std::ranges::sort(remote, std::greater{}, position);
+  for (Chunk* late : remote) {
+    const auto first =
+        std::ranges::find_if(early, [late](const Chunk* chunk) { return UseOf(*chunk) <= UseOf(*late) + 1; });
+    if (first == early.end()) continue;
+    if (position(*first) + run / 8 >= position(late) || exchanges->size() >= kMaxExchangeBytes / kChunkBytes) break;
+    exchanges->emplace_back(*first, late);
+    early.erase(first);
   }
-  std::erase_if(*first,
-                [&](const Chunk* chunk) { return unknown(chunk) || position(chunk) > placement_.long_host_run / 2; });
-  std::sort(first->begin(), first->end(), [&](const Chunk* a, const Chunk* b) { return position(a) < position(b); });
-  std::sort(hot->begin(), hot->end(), [&](const Chunk* a, const Chunk* b) { return position(a) > position(b); });
-  size_t changes = 0;
-  if (iterations_.number() >= placement_.next_exchange) {
-    const size_t limit = std::min(first->size(), hot->size() - cold->size());
-    while (changes < limit &&
-           position((*first)[changes]) + placement_.long_host_run / 8 < position((*hot)[cold->size() + changes]))
-      ++changes;
-  }
-  if (changes * kChunkBytes >= kMinOrderBytes) {
-    cold->insert(cold->end(), first->begin(), first->begin() + static_cast<std::ptrdiff_t>(changes));
-    placement_.stats.first_used_bytes = std::min(
-        changes * kChunkBytes, kMaxExchangeBytes - std::min(kMaxExchangeBytes, (cold->size() - changes) * kChunkBytes));
-    placement_.next_exchange = iterations_.number() + placement_.exchange_pause;
-    placement_.exchange_pause = std::min(64u, 2 * placement_.exchange_pause);
-  }
-  placement_.promotions_chosen = true;
-  for (size_t i = 0; i < std::min(cold->size(), kMaxExchangeBytes / kChunkBytes); ++i)
-    (*hot)[i]->promote_iteration = iterations_.number();
 }
 
 std::vector<PlacementRun> RemoteAccess::ListPlacement() {
   Settle();
   std::vector<PlacementRun> places;
   const auto alike = [](const PlacementRun& a, const PlacementRun& b) {
-    const auto degree = [](uint64_t bytes) { return bytes <= kMaxColdBytes ? 0 : bytes < kMinHotBytes ? 1 : 2; };
+    const auto degree = [](uint64_t bytes) { return bytes <= kMaxColdBytes ? 0 : bytes < kChunkBytes / 2 ? 1 : 2; };
     return a.range.end() == b.range.base && a.resident == b.resident && a.long_lived == b.long_lived &&
            a.recently_used == b.recently_used && a.id == b.id && degree(a.link_bytes) == degree(b.link_bytes);
   };
@@ -218,7 +224,7 @@ void RemoteAccess::MarkProbeVictims(uint64_t id) {
   if (placement_.probed_ids.size() > 1024) placement_.probed_ids.clear();
   seeks_probe_victim_ = false;
   placement_.next_victim = iterations_.number() + placement_.victim_pause;
-  placement_.victim_pause = std::min(64u, 2 * placement_.victim_pause);
+  placement_.victim_pause = std::min(kMaxPause, 2 * placement_.victim_pause);
   for (size_t i = from; i < to; ++i) {
     set_[i]->cold = set_[i]->probe_victim = true;
     candidates_.Unrank(set_[i]);
@@ -230,7 +236,7 @@ void RemoteAccess::MarkProbeVictims(uint64_t id) {
 // Whether a demoted chunk stays in host memory for this launch, which uses little of it. Launches of a new shape are
 // not timed first: they name too little to matter.
 bool RemoteAccess::KeepsColdRemote(Chunk* chunk, uint64_t id) {
-  if (!chunk->cold || OverLink(*chunk, classifier_.IsSparse(id)) > kMaxColdBytes) return false;
+  if (!chunk->cold || OverLink(*chunk, classifier_.TouchedShare(id)) > kMaxColdBytes) return false;
   if (placement_.promote_bytes >= kChunkBytes && !placement_.promotions_chosen) {  // room that nothing else needs
     chunk->cold = false;
     return false;

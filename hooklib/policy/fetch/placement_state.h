@@ -41,8 +41,8 @@ struct PlacementState {
   uint64_t host_run_begin = 0;
   uint64_t long_host_run_begin = 0, long_host_run = 0;  // the newest of half an iteration or more
   // Exchanges.
-  uint64_t next_exchange = 0;      // before it no chunk is demoted for its passes or its order
-  uint32_t exchange_pause = 2;     // until the one after it
+  uint64_t next_exchange = 0;      // before it there is none
+  uint32_t exchange_pause = 2;     // behind the next that undoes another
   bool promotions_chosen = false;  // Chunk::promote_iteration names the promoted chunks; false: the first that are used
   // Promotion: room that stayed free in a whole iteration, and room of demoted chunks, is filled in the next one with
   // chunks that would be used remotely.

@@ -40,7 +40,7 @@ void RemoteAccess::EndIteration(const StreamQueues& queues) {
   ScheduleSamples();
   min_slack_bytes_ = kNever;
   iterations_.Begin(now_);
-  ExchangePlacement(queues.predictor);
+  ExchangePlacement(queues.predictor.period() != 0);
 }
 
 // Whether the chunk is used remotely for longer than it would stay resident. `id`, whose launches stream, uses it now,

@@ -4,6 +4,7 @@
 #define SLUICE_HOOKLIB_POLICY_FETCH_REMOTE_ACCESS_H_
 
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -45,10 +46,10 @@ class RemoteAccess : public TouchedChunks {
   bool StaysRemote(const Predictor& predictor, const Chunk& chunk, uint64_t id);
   std::pair<size_t, size_t> DominantOperand() const;
   // --- placement.cc ---
-  void ExchangePlacement(const Predictor& predictor);
-  bool ExchangeByPasses(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
-                        std::vector<Chunk*>* cold);
-  void ExchangeByOrder(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold);
+  using Exchange = std::pair<Chunk*, Chunk*>;  // a resident chunk, and the host-resident one that takes its place
+  void ExchangePlacement(bool repeats);
+  std::vector<Exchange> ExchangeByUse(bool repeats, std::vector<Chunk*>* resident, std::vector<Chunk*>* remote);
+  void ExchangeByOrder(std::span<Chunk*> resident, std::span<Chunk*> remote, std::vector<Exchange>* exchanges);
   std::optional<uint64_t> PositionInHostRun(const Chunk& chunk) const;
   bool KeepsColdRemote(Chunk* chunk, uint64_t id);
   void MarkProbeVictims(uint64_t id);

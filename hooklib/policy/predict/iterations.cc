@@ -14,6 +14,9 @@ void Iterations::Begin(uint64_t now) {
   // An iteration is an eighth longer than a period. Periods within periods (a repeated part) do not shorten it at once.
   const uint64_t length = longest_period_ ? longest_period_ + longest_period_ / 8 : length_;
   length_ = std::clamp<uint64_t>(number_ == 1 ? length : std::max(length, length_ / 2), 16, 1 << 14);
+  // As before where no launch told its period.
+  if (longest_period_) counted_ = length_ - length_ % longest_period_;
+  if (!counted_ || counted_ > length_) counted_ = length_;
   longest_period_ = 0;
   ++number_;
 }

@@ -24,6 +24,9 @@ class Iterations {
     if (!first_launch_) first_launch_ = now;
     return true;
   }
+  // Whether a launch at `now` counts in what the iteration's launches use: over whole periods, so that a chunk that is
+  // used once a period counts once in each iteration, wherever that begins.
+  bool Counts(uint64_t now) const { return now - begin_ <= counted_; }
   // Whether a launch at `now` cannot end the iteration, whatever its stream's period.
   bool CannotEnd(uint64_t now) const { return number_ != 1 && now - begin_ < length_; }
   // Whether the iteration is over. `confident`: launches of the stream follow the prediction.
@@ -40,6 +43,7 @@ class Iterations {
 
  private:
   uint64_t number_ = 1, begin_ = 0, length_ = 4096;
+  uint64_t counted_ = length_;       // launches of the iteration that count
   uint64_t longest_period_ = 0;  // in this iteration
   uint64_t first_launch_ = 0;    // that was looked at
 };

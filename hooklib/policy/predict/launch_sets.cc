@@ -78,12 +78,13 @@ template <bool kNames, bool kUses>
 void Residency::NoteSet(const PlannedLaunch& launch, Seq seq) {
   const StreamId stream = launch.stream;
   const uint64_t now = now_, iteration = iterations_.number(), last_graph_at = last_graph_at_;
-  const bool sparse = launch.traits.sparse, required = RequiresResidency(launch);
+  const Share touched = launch.traits.touched;
+  const bool required = RequiresResidency(launch), counts = iterations_.Counts(now);
   uint64_t bytes_since_graph = 0;
   bool needs_more = false;  // some chunks need more than the usual
   for (Chunk* chunk : set_) {
     if constexpr (kNames) {
-      CountLinkBytes(chunk, OverLink(*chunk, sparse), iteration);
+      if (counts) CountLinkBytes(chunk, OverLink(*chunk, touched), iteration);
       if (required) chunk->last_required_at = now;
     }
     if constexpr (kUses) {

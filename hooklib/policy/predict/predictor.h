@@ -75,17 +75,6 @@ class Predictor {
   }
   // Launch numbers from one iteration of the stream to the next (a training step); 0: not known.
   uint64_t period() const { return cursor_ ? InNumbers(count_ - cursor_) : 0; }
-  // Calls f(Chunk*) for each use of a chunk in the newest period, once for each launch; false: the period is not known.
-  template <typename F>
-  bool ForEachUseInPeriod(F f) const {
-    const uint64_t period = cursor_ ? count_ - cursor_ : 0;
-    if (!period || period >= count_ || !IsRemembered(count_ - period + 1)) return false;
-    for (uint64_t pos = count_ - period + 1; pos <= count_; ++pos) {
-      const Entry& entry = log_[pos % kLogLaunches];
-      for (uint64_t ref = entry.first; ref < entry.first + entry.count; ++ref) f(refs_[ref % kLogReferences].chunk);
-    }
-    return true;
-  }
   // The chunk's bytes were freed so many launch numbers after its last use.
   void NoteFreed(const Chunk& chunk, uint64_t after) {
     if (refs_.empty()) return;

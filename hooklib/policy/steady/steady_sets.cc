@@ -80,10 +80,11 @@ void SteadySets::SettleAll(uint64_t iteration) {
   std::sort(unsettled_.begin(), unsettled_.end(),
             [](const Set* a, const Set* b) { return a->last_launch_ < b->last_launch_; });
   for (Set* const set : unsettled_) {
-    const uint32_t pending_launches = std::exchange(set->pending_launches_, 0);
+    set->pending_launches_ = 0;
+    const uint32_t counted = std::exchange(set->counted_launches_, 0);
     for (size_t i = 0; i < set->chunks.size(); ++i) {
       Chunk* const chunk = set->chunks[i];
-      CountLinkBytes(chunk, pending_launches * OverLink(set->named_bytes_[i], set->usage_.sparse), iteration);
+      if (counted) CountLinkBytes(chunk, counted * OverLink(set->named_bytes_[i], set->usage_.touched), iteration);
       if (set->usage_.required) chunk->last_required_at = std::max(chunk->last_required_at, set->last_launch_);
       chunk->named_at = std::max(chunk->named_at, set->last_launch_);
       chunk->last_use = std::max(chunk->last_use, set->last_launch_);

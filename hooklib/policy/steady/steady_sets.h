@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "hooklib/memory/chunk_table.h"
+#include "hooklib/policy/fetch/link_bytes.h"
 #include "hooklib/policy/memory_names.h"
 
 namespace sluice::policy {
@@ -23,7 +24,7 @@ class SteadySets {
  public:
   // How the use of a launch's chunks is noted.
   struct Usage {
-    bool sparse = false;    // the launch touches little of its set
+    Share touched;          // the part of its set that the launch touches
     bool required = false;  // it requires the set resident
     bool operator==(const Usage&) const = default;
   };
@@ -44,6 +45,7 @@ class SteadySets {
     std::vector<uint32_t> named_bytes_;  // of each chunk
     // Not noted in the chunks yet:
     uint32_t pending_launches_ = 0;
+    uint32_t counted_launches_ = 0;  // of these, in link bytes
     uint64_t last_launch_ = 0;
     Seq seq_ = 0;
     Usage usage_;
@@ -61,18 +63,19 @@ class SteadySets {
   // such call, if nothing was fetched or evicted since the first: most sets of a program that takes new memory are met
   // once.
   void Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_hash, std::span<Chunk* const> chunks);
-  // A launch with a steady set was repeated. `iteration`: as in Settle.
-  void NoteRepeat(Set* set, uint64_t now, Seq seq, Usage usage, uint64_t iteration) {
+  // A launch with a steady set was repeated. `iteration`: as in Settle. `counts`: as in Iterations::Counts.
+  void NoteRepeat(Set* set, uint64_t now, Seq seq, Usage usage, uint64_t iteration, bool counts) {
     if (set->pending_launches_ && set->usage_ != usage) Settle(iteration);
     if (set->pending_launches_++ == 0) unsettled_.push_back(set);
+    set->counted_launches_ += counts;
     if (set->is_wide_) set->gap_ = now - set->last_launch_;
     set->last_launch_ = now;
     set->seq_ = seq;
     set->usage_ = usage;
   }
   // And again, with the same usage.
-  void NoteRepeat(Set* set, uint64_t now, Seq seq, uint64_t iteration) {
-    NoteRepeat(set, now, seq, set->usage_, iteration);
+  void NoteRepeat(Set* set, uint64_t now, Seq seq, uint64_t iteration, bool counts) {
+    NoteRepeat(set, now, seq, set->usage_, iteration, counts);
   }
   // Writes the notes of this iteration to the chunks (link_bytes.h). To be called before anything but a repeated
   // launch.

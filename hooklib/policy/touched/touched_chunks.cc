@@ -95,7 +95,7 @@ size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::op
   set_ = set_.first(kept);
   launch->lacks_chunks = lacks_chunks;
   if (!hot_extents && tries) {
-    SampleResident(extents, launch, touched, &launch_samples_.room, false, classifier_.IsSparse(launch->id));
+    SampleResident(extents, launch, touched, &launch_samples_.room, false, classifier_.TouchedShare(launch->id).IsLittle());
   } else if (const uint64_t fits = std::min(launch->capacity, share_bytes_), most = fits - fits / kMarginOfShare;
              hot_extents && launch->can_queue && named_bytes > fits && kept * kChunkBytes > most) {
     // Lent memory goes back: the need of a graph must be known before, or its lender waits for nothing. A need just
