@@ -148,7 +148,7 @@ def diagnostics():
         line,
     )
     expect(line["live_peak_bytes"] == GIB, "16 blocks of 64 MiB were live", line)
-    counting = run(ITERATIONS, SMALL, env=DEBUG)
+    counting = run(ITERATIONS, SMALL, env={**DEBUG, "SLUICE_LEARN": "0"})  # samples of resident chunks are faulted in
     counts = [event["to_device_bytes"] for event in counting.events("driver_counters") if event["faults"] == 0]
     moved_in = gpu_gib(counting, "fault_bytes", "prefetch_in_bytes")
     expect(

@@ -3,9 +3,9 @@
 // Assume that all launches stream and nothing moves any more (a decoder that needs twice its budget). Then each
 // host-resident chunk costs its link bytes in every iteration, and a resident chunk saves them. An embedding table of
 // which a lookup reads four rows saves next to nothing, nor does a key-value cache at its first positions; a weight
-// saves all of its 2 MiB. So of two such chunks the one that is used whole is kept resident. A launch uses the bytes
-// that it names, where these are known to the byte (extents of library calls, PyTorch's structs). It uses a sixteenth
-// of them where it was seen to be done with host memory in a fraction of the link's time (launch_classifier.h).
+// saves all of its 2 MiB. So of two such chunks the one that is used more is kept resident. A launch uses the bytes that
+// it names, where these are known to the byte (extents of library calls, PyTorch's structs), times the share of its set
+// that it was seen to touch, by its time in host memory (launch_classifier.h).
 //
 // An exchange of two chunks costs a write-back and a fetch, once; a remote pass, which it saves in each iteration,
 // takes half of that or less (cost/link_model.h). So chunks are exchanged only for a large difference, and only where
@@ -13,7 +13,7 @@
 //
 // Then the order counts. A launch on resident chunks is over before the host has queued the next one, and the link
 // idles; a launch on host-resident chunks keeps the link busy while the host queues the rest. So a chunk that is used
-// first after a host synchronization makes room for one that is used much later.
+// first after a host synchronization makes room for one of equal use that is used much later.
 #include <algorithm>
 #include <functional>
 #include <iterator>
