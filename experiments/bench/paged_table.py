@@ -5,10 +5,11 @@
     experiments/bench/paged_table.py --host-time [--build DIR] [--hook DIR] [--check]
 
 Weights of 1.6 GiB, a cache of 4 GiB (slots: 1.9 and 6.3 GiB), a budget of 4 GiB (slots: all of it may be filled, as
-where cuBLAS tells what launches use; one slot at a time: 6 GiB). Virtual milliseconds a step:
-unhooked; hooked, the mean of the first 50 steps and the median of those behind the first two seconds, each with its
-ratio to unhooked. The last column is the share of settled steps that took over five times the median. --check: each row
-computes the result of the unhooked run, and those whose touched pages fit keep their goal.
+where cuBLAS tells what launches use), other budgets in the rows' names. Virtual milliseconds a step: unhooked; hooked,
+the mean of the first 50 steps and the median of those behind the first two seconds, each with its ratio to unhooked.
+The last column is the share of settled steps that took over five times the median. --check: each row
+computes the result of the unhooked run, and keeps its goal: 1.05 where the touched pages fit; strewn pages launch by
+launch take as long as in a graph, whose goal is the link's (test/gpu/run).
 
 --host-time: processor seconds of a server whose launches name 6.3 GiB of caches and touch a tenth, in 6 GiB and where
 all of it fits, three runs of each in turn; the ratio of the shortest. The simulated GPU's own time is in both.
@@ -25,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "test" / "lib"))
 import exit_line  # noqa: E402
 
-# workload and ":" with a mark, the pages in use, most times as long as unhooked once settled (0: no goal),
+# workload and ":" with another budget in MiB, the pages in use, most times as long as unhooked once settled (0: no goal),
 # sizes other than paged_bench's own
 SLOTS = "1982 6496 8 32 860"
 ROWS = [
@@ -33,12 +34,14 @@ ROWS = [
     ("first-layers-eager", "the same, launch by launch", 1.05, ""),
     ("first-block-graph", "one allocation for all layers; a graph", 1.05, ""),
     ("first-block-eager", "the same, launch by launch", 1.05, ""),
-    ("churn-layers-eager", "sequences that begin and end", 0, ""),
+    ("first-block-eager:5120", "the same in 5 GiB: the block alone fits", 1.05, ""),
+    ("churn-layers-eager", "sequences that begin and end", 1.05, ""),
     ("strewn-layers-graph", "half of the pages, strewn; a graph", 0, ""),
-    ("strewn-layers-eager", "the same, launch by launch", 0, ""),
+    ("strewn-layers-eager", "the same, launch by launch", 3.6, ""),
+    ("slots-block-eager:3072", "16 slots of a block of 4 GiB in 3 GiB, launch by launch", 1.05, ""),
     ("slots-block-eager", "16 slots of a block of 6.3 GiB, launch by launch", 1.05, SLOTS),
     ("slots-block-graph", "the same, a graph made anew each 20 steps", 0, SLOTS),
-    ("slots-block-graph:one", "one slot at a time, for 128 steps", 1.05, SLOTS + " 1 128"),
+    ("slots-block-graph:6144", "one slot at a time, for 128 steps", 1.05, SLOTS + " 1 128"),
 ]
 BUDGET_MIB = 4096
 HOST_SIZES, HOST_BUDGETS_MIB, HOST_GOAL = "1982 6496 20 32 860 16 20", (6176, 20480), 4
@@ -48,7 +51,7 @@ def play(build, hook, name, sizes, budget=None):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_"))}
     env["LD_LIBRARY_PATH"] = f"{build}/lib/simgpu"
     if hook:
-        budget = budget or (BUDGET_MIB * 3 // 2 if name.endswith(":one") else BUDGET_MIB)
+        budget = budget or int(name.partition(":")[2] or BUDGET_MIB)
         env |= {"LD_PRELOAD": str(hook / "libsluice.so"), "SLUICE_GPU_MEMORY": f"{budget}Mi"}
         env |= {"SLUICE_MEMORY_FACTOR": "100"} if sizes else {}
     done = subprocess.run(

@@ -302,6 +302,17 @@ TEST_CASE("chunks that a pass over the link touches half make room for chunks th
   if (waits) CHECK(gpu.CountResident(kWeights + kWeights / 2, kWeights / 2) + kEach >= kWeights / 2);
 }
 
+TEST_CASE("resident chunks that no launch uses any more make room for those that are used remotely") {
+  FakeGpu gpu(80, 40, Prefetch::kPredict);
+  for (int i = 0; i < 20; ++i) PassOver(&gpu, 0, 40, 200);
+  REQUIRE(gpu.CountResident(0, 40) == 40);
+  for (int i = 0; i < 60; ++i) PassOver(&gpu, 40, 20, 300), PassOver(&gpu, 20, 20, 200);
+  CHECK(gpu.CountResident(20, 40) == 40);
+  const uint64_t moved = gpu.residency.stats().bytes_in;
+  for (int i = 0; i < 60; ++i) PassOver(&gpu, 40, 20, 300), PassOver(&gpu, 20, 20, 200);
+  CHECK(gpu.residency.stats().bytes_in == moved);
+}
+
 TEST_CASE("each iteration counts a chunk's uses over whole periods, wherever it begins, steady or not") {
   constexpr uint64_t kLaunches = 18;
   for (const uint64_t capacity : {kLaunches, kLaunches - 2}) {

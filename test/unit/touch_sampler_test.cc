@@ -189,6 +189,24 @@ TEST_CASE("touch sampler: small operands and drivers without records try nothing
   CHECK(rig.Allowance(0) == 0);
 }
 
+TEST_CASE("touch sampler: a sample that launches no longer name ends, and says nothing") {
+  Rig rig(1);
+  rig.Try(0, 3);
+  for (int iteration = 0; iteration < 4; ++iteration) {
+    rig.sampler.EndUnnamed(&rig.chunks);
+    CHECK(rig.Allowance(0) == 0);  // it is still pending
+  }
+  rig.Name(0, 3, 10, 1);
+  for (int iteration = 0; iteration < 4; ++iteration) rig.sampler.EndUnnamed(&rig.chunks);
+  CHECK(rig.sampler.explores());
+  rig.sampler.EndUnnamed(&rig.chunks);
+  CHECK_FALSE(rig.sampler.explores());
+  CHECK_FALSE(rig.sampler.leaves_out_any());
+  CHECK(rig.At(0, 3)->touch == Touch::kUnknown);
+  CHECK(rig.sampler.stats().untouched == 0);
+  CHECK(rig.Allowance(0) == 1);
+}
+
 TEST_CASE("touch sampler: a freed chunk is forgotten") {
   Rig rig(1);
   rig.Try(0, 3);

@@ -3,9 +3,9 @@
 // Assume that all launches stream and nothing moves any more (a decoder that needs twice its budget). Then each
 // host-resident chunk costs its link bytes in every iteration, and a resident chunk saves them. An embedding table of
 // which a lookup reads four rows saves next to nothing, nor does a key-value cache at its first positions; a weight
-// saves all of its 2 MiB. So of two such chunks the one that is used more is kept resident. A launch uses the bytes that
-// it names, where these are known to the byte (extents of library calls, PyTorch's structs), times the share of its set
-// that it was seen to touch, by its time in host memory (launch_classifier.h).
+// saves all of its 2 MiB. So of two such chunks the one that is used more is kept resident. A launch uses the bytes
+// that it names, where these are known to the byte (extents of library calls, PyTorch's structs), times the share of
+// its set that it was seen to touch, by its time in host memory (launch_classifier.h).
 //
 // An exchange of two chunks costs a write-back and a fetch, once; a remote pass, which it saves in each iteration,
 // takes half of that or less (cost/link_model.h). So chunks are exchanged only for a large difference, and only where
@@ -35,15 +35,6 @@ constexpr uint64_t kMinExchangeBytes = uint64_t{8} << 20;    // less is not wort
 constexpr uint64_t kMaxExchangeBytes = uint64_t{512} << 20;  // at once: 60 ms
 constexpr uint64_t kMinProbeBytes = uint64_t{32} << 20;
 constexpr uint32_t kMaxPause = 64;  // iterations
-
-bool IsCold(const Chunk& chunk) { return std::max(chunk.link_bytes, chunk.previous_link_bytes) <= kMaxColdBytes; }
-
-// The link bytes of an iteration, in eighths of a chunk. Of a resident chunk the most, and of a host-resident one the
-// least of the last two: a use that comes and goes changes no place.
-uint32_t UseOf(const Chunk& chunk) {
-  const auto [least, most] = std::minmax(chunk.link_bytes, chunk.previous_link_bytes);
-  return (chunk.resident() ? most : least) / (kChunkBytes / 8);
-}
 }  // namespace
 
 void RemoteAccess::NoteHostSync() {
@@ -60,6 +51,19 @@ std::optional<uint64_t> RemoteAccess::PositionInHostRun(const Chunk& chunk) cons
   if (chunk.last_use > placement_.long_host_run_begin) return chunk.last_use - placement_.long_host_run_begin;
   return std::nullopt;
 }
+
+// The chunk's link bytes in the iteration that is over. Of a resident chunk the most, and of a host-resident one the
+// least of it and the one before: a use that comes and goes changes no place.
+uint32_t RemoteAccess::LinkBytesOf(const Chunk& chunk) const {
+  if (chunk.link_iteration + 2 < iterations_.number() && chunk.last_use + 2 * iterations_.length() < now_) return 0;
+  const auto [least, most] = std::minmax(chunk.link_bytes, chunk.previous_link_bytes);
+  return chunk.resident() ? most : least;
+}
+
+// The same in eighths of a chunk.
+uint32_t RemoteAccess::UseOf(const Chunk& chunk) const { return LinkBytesOf(chunk) / (kChunkBytes / 8); }
+
+bool RemoteAccess::IsCold(const Chunk& chunk) const { return LinkBytesOf(chunk) <= kMaxColdBytes; }
 
 // At the begin of an iteration: marks chunks that are to be demoted, and chunks that are to be promoted in their place.
 // `repeats`: launches follow a period, so that the uses of an iteration tell those of the next.
@@ -96,12 +100,13 @@ void RemoteAccess::ExchangePlacement(bool repeats) {
   std::vector<Chunk*> resident, remote;
   size_t cold_chunks = 0;
   chunks_.ForAll([&](Chunk& chunk) {
-    if (chunk.link_iteration + 1 != iterations_.number()) return;  // not used in the iteration that is over
+    const bool is_used = chunk.link_iteration + 1 == iterations_.number();
     if (chunk.resident()) {
       if (!chunk.live_bytes || chunk.named_at == now_ || !IsLongLived(chunk, 0)) return;
+      if (!is_used && LinkBytesOf(chunk)) return;  // it is used now and then
       cold_chunks += IsCold(chunk);
       if (IsCold(chunk) || chunk.last_required_at + iterations_.length() < now_) resident.push_back(&chunk);
-    } else if (chunk.remote_iteration + 1 == iterations_.number() && UseOf(chunk) >= kMinGain) {
+    } else if (is_used && chunk.remote_iteration + 1 == iterations_.number() && UseOf(chunk) >= kMinGain) {
       remote.push_back(&chunk);
     }
   });
@@ -175,7 +180,7 @@ void RemoteAccess::ExchangeByOrder(std::span<Chunk*> resident, std::span<Chunk*>
   std::ranges::sort(remote, std::greater{}, position);
   for (Chunk* late : remote) {
     const auto first =
-        std::ranges::find_if(early, [late](const Chunk* chunk) { return UseOf(*chunk) <= UseOf(*late) + 1; });
+        std::ranges::find_if(early, [&](const Chunk* chunk) { return UseOf(*chunk) <= UseOf(*late) + 1; });
     if (first == early.end()) continue;
     if (position(*first) + run / 8 >= position(late) || exchanges->size() >= kMaxExchangeBytes / kChunkBytes) break;
     exchanges->emplace_back(*first, late);

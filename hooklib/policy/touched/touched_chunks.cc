@@ -95,7 +95,8 @@ size_t TouchedChunks::LeaveOutUntouched(std::span<const Extent> extents, std::op
   set_ = set_.first(kept);
   launch->lacks_chunks = lacks_chunks;
   if (!hot_extents && tries) {
-    SampleResident(extents, launch, touched, &launch_samples_.room, false, classifier_.TouchedShare(launch->id).IsLittle());
+    SampleResident(extents, launch, touched, &launch_samples_.room, false,
+                   classifier_.TouchedShare(launch->id).IsLittle());
   } else if (const uint64_t fits = std::min(launch->capacity, share_bytes_), most = fits - fits / kMarginOfShare;
              hot_extents && launch->can_queue && named_bytes > fits && kept * kChunkBytes > most) {
     // Lent memory goes back: the need of a graph must be known before, or its lender waits for nothing. A need just
@@ -167,6 +168,7 @@ void TouchedChunks::TryResident(Chunk* chunk, Extent operand, StreamId stream) {
 // At the end of an iteration: whether launches of the next one, that are no graphs, try chunks. They do while bytes are
 // lacking, at once where the last tries found untouched chunks, and else ever more rarely.
 void TouchedChunks::ScheduleSamples() {
+  if (touched_.explores()) touched_.EndUnnamed(&chunks_);
   const uint64_t all = stats_.bytes_in + stats_.remote_bytes;
   const uint64_t lacking = all - std::min(all, launch_samples_.lacked_bytes);  // the driver may have refused some
   launch_samples_.lacked_bytes = all;
