@@ -15,7 +15,7 @@ class PlanBuilder : public ResidencyFigures {
   using ResidencyFigures::ResidencyFigures;
 
   // Writes the notes of steady sets to the chunks: before anything but a repeated launch.
-  void Settle() { steady_sets_.Settle(iterations_.number()); }
+  void Settle() { steady_sets_.Settle(); }
   // Enters the launches that were only counted: before the predictor is asked.
   void CatchUp() {
     if (repeating_predictor_) std::exchange(repeating_predictor_, nullptr)->CatchUp();

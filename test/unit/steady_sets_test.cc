@@ -252,7 +252,7 @@ TEST_CASE("a set is steady once it was seen twice, after 64 launches without a f
   // Its notes stay in the set until they are settled.
   for (uint64_t launch = 77; launch < 80; ++launch) sets.NoteRepeat(set, launch, launch, {{}, true}, 3, true);
   CHECK(chunks[0]->last_use == 0);
-  sets.Settle(3);
+  sets.Settle();
   CHECK(chunks[0]->last_use == 79);
   CHECK(chunks[0]->last_required_at == 79);
   CHECK(chunks[0]->use[0].seq == 79);
@@ -296,7 +296,7 @@ TEST_CASE("sets of hundreds of chunks are steady, and the next use of a paged ca
   REQUIRE(sets.IsSteady(*wide));
   CHECK(SteadySets::IsWide(*wide));
   for (const uint64_t launch : {110, 115}) sets.NoteRepeat(wide, launch, launch, {{}, true}, 3, true);
-  sets.Settle(3);
+  sets.Settle();
   for (const Chunk* chunk : chunks) {
     CHECK(chunk->use[0].seq == 115);
     CHECK(chunk->last_use == 115);
@@ -307,7 +307,7 @@ TEST_CASE("sets of hundreds of chunks are steady, and the next use of a paged ca
   CHECK(sets.IsSteady(*wide));
   CHECK_FALSE(sets.IsSteady(*confirm(600, kCache, 20'000)));  // they give way once unused for 16,384 launches
   sets.NoteRepeat(wide, 36'400, 36'400, 3, true);
-  sets.Settle(3);
+  sets.Settle();
   for (uint64_t id = 601; id < 605; ++id) CHECK(sets.IsSteady(*confirm(id, kCache, 40'000)));
   CHECK(sets.IsSteady(*wide));
   CHECK_FALSE(sets.IsSteady(*large));

@@ -36,7 +36,12 @@ inline uint32_t OverLink(uint32_t named, Share touched) { return named * touched
 // The same for the launch that has the chunk in its set now.
 inline uint32_t OverLink(const Chunk& chunk, Share touched) { return OverLink(chunk.named_bytes, touched); }
 
+// Notes of the iteration before may come late (steady_sets.h).
 inline void CountLinkBytes(Chunk* chunk, uint32_t bytes, uint64_t iteration) {
+  if (chunk->link_iteration > iteration) {
+    if (chunk->link_iteration == iteration + 1) chunk->previous_link_bytes += bytes;
+    return;
+  }
   if (chunk->link_iteration != iteration) {
     chunk->previous_link_bytes = chunk->link_iteration + 1 == iteration ? chunk->link_bytes : 0;
     chunk->link_bytes = chunk->top_user_bytes = 0;

@@ -97,6 +97,7 @@ void RemoteAccess::ExchangePlacement(bool repeats) {
     return;
   // Nothing was used remotely: no chunk needs room, and the resident chunks are many to look at.
   if (placement_.last_remote_iteration + 1 != iterations_.number()) return;
+  Settle();
   std::vector<Chunk*> resident, remote;
   size_t cold_chunks = 0;
   chunks_.ForAll([&](Chunk& chunk) {

@@ -32,7 +32,6 @@ void RemoteAccess::NoteGapAfter(const GraphProbe& probe, uint64_t gap_ns, uint64
 }
 
 void RemoteAccess::EndIteration(const StreamQueues& queues) {
-  Settle();
   constexpr uint64_t kMarginBytes = uint64_t{128} << 20;
   placement_.promote_bytes =
       min_slack_bytes_ > kMarginBytes && placement_.promotion_pause == 0 ? min_slack_bytes_ - kMarginBytes : 0;

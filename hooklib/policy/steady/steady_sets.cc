@@ -76,15 +76,16 @@ void SteadySets::Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_h
 
 // As if each launch had been noted when it came: for a chunk in several sets the newest launch counts, and the bytes of
 // all. A copy may have been noted since (Residency::LeavesSteadyState).
-void SteadySets::SettleAll(uint64_t iteration) {
+void SteadySets::SettleAll() {
   std::sort(unsettled_.begin(), unsettled_.end(),
             [](const Set* a, const Set* b) { return a->last_launch_ < b->last_launch_; });
   for (Set* const set : unsettled_) {
-    set->pending_launches_ = 0;
+    set->is_pending_ = false;
     const uint32_t counted = std::exchange(set->counted_launches_, 0);
     for (size_t i = 0; i < set->chunks.size(); ++i) {
       Chunk* const chunk = set->chunks[i];
-      if (counted) CountLinkBytes(chunk, counted * OverLink(set->named_bytes_[i], set->usage_.touched), iteration);
+      if (counted)
+        CountLinkBytes(chunk, counted * OverLink(set->named_bytes_[i], set->usage_.touched), set->iteration_);
       if (set->usage_.required) chunk->last_required_at = std::max(chunk->last_required_at, set->last_launch_);
       chunk->named_at = std::max(chunk->named_at, set->last_launch_);
       chunk->last_use = std::max(chunk->last_use, set->last_launch_);

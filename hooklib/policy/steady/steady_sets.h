@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "hooklib/memory/chunk_table.h"
@@ -44,8 +45,9 @@ class SteadySets {
     bool is_steady_ = false;             // false: met once
     std::vector<uint32_t> named_bytes_;  // of each chunk
     // Not noted in the chunks yet:
-    uint32_t pending_launches_ = 0;
-    uint32_t counted_launches_ = 0;  // of these, in link bytes
+    bool is_pending_ = false;
+    uint64_t iteration_ = 0;         // of the newest launch
+    uint32_t counted_launches_ = 0;  // of this iteration, in link bytes
     uint64_t last_launch_ = 0;
     Seq seq_ = 0;
     Usage usage_;
@@ -63,10 +65,12 @@ class SteadySets {
   // such call, if nothing was fetched or evicted since the first: most sets of a program that takes new memory are met
   // once.
   void Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_hash, std::span<Chunk* const> chunks);
-  // A launch with a steady set was repeated. `iteration`: as in Settle. `counts`: as in Iterations::Counts.
+  // A launch with a steady set was repeated. `counts`: as in Iterations::Counts.
   void NoteRepeat(Set* set, uint64_t now, Seq seq, Usage usage, uint64_t iteration, bool counts) {
-    if (set->pending_launches_ && set->usage_ != usage) Settle(iteration);
-    if (set->pending_launches_++ == 0) unsettled_.push_back(set);
+    if (set->is_pending_ && set->usage_ != usage) Settle();
+    if (!std::exchange(set->is_pending_, true)) unsettled_.push_back(set);
+    if (set->iteration_ != iteration) set->counted_launches_ = 0;
+    set->iteration_ = iteration;
     set->counted_launches_ += counts;
     if (set->is_wide_) set->gap_ = now - set->last_launch_;
     set->last_launch_ = now;
@@ -77,16 +81,16 @@ class SteadySets {
   void NoteRepeat(Set* set, uint64_t now, Seq seq, uint64_t iteration, bool counts) {
     NoteRepeat(set, now, seq, set->usage_, iteration, counts);
   }
-  // Writes the notes of this iteration to the chunks (link_bytes.h). To be called before anything but a repeated
-  // launch.
-  void Settle(uint64_t iteration) {
-    if (!unsettled_.empty()) SettleAll(iteration);
+  // Writes the notes to the chunks, of link bytes (link_bytes.h) those of each set's newest iteration. To be called
+  // before anything but a repeated launch. While nothing is used remotely, that is not each iteration.
+  void Settle() {
+    if (!unsettled_.empty()) SettleAll();
   }
 
  private:
   static constexpr uint64_t kQuietLaunches = 64;  // no set is steady where chunks are fetched or evicted more often
 
-  void SettleAll(uint64_t iteration);
+  void SettleAll();
   void Drop(Set* set);  // gives its memory back; all of its launches were noted
   void DropOld(uint64_t now);
 
