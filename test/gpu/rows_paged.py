@@ -1,38 +1,39 @@
 """Rows of test/gpu/run: inference servers with paged caches (workloads/paged.py) and mixtures of experts (moe.py).
 
-Weights of 1.6 GiB, a cache of 4 GiB, a budget of 4 GiB. The touched chunks of the first rows fit the budget. With half
-of the pages in use, strewn over all chunks, 1.6 GiB do not fit; half of that is read over the link.
+Weights of 1.6 GiB, a cache of 4 GiB, a budget of 4 GiB if nothing else is said. The touched chunks of the first rows
+fit the budget. With half of the pages in use, strewn over all chunks, 1.6 GiB do not fit; half of that is read over the
+link.
 """
 
-# --pages, in words, as a graph, goal
+# --pages, in words, options, GiB of the budget, goal
 PAGES = (
-    ("first", "the first twelfth", True, "<= 1.05"),
-    ("first", "the first twelfth", False, "<= 1.05"),
-    ("churn", "pages of sequences that begin and end", False, "<= 1.05"),
-    ("strewn", "half of the pages", True, "<= 1.25 of the link's bound"),
-    ("strewn", "half of the pages", False, "<= 1.25 of the link's bound"),
+    ("first", "the first twelfth in use, a graph", ["--graph"], 4, "<= 1.05"),
+    ("first", "the first twelfth in use", [], 4, "<= 1.05"),
+    ("first", "the first twelfth in use, one block in 5 GiB", ["--block"], 5, "<= 1.05"),
+    ("churn", "pages of sequences that begin and end in use", [], 4, "<= 1.05"),
+    ("strewn", "half of the pages in use, a graph", ["--graph"], 4, "<= 1.25 of the link's bound"),
+    ("strewn", "half of the pages in use", [], 4, "<= 1.25 of the link's bound"),
 )
 
 
 def paged_rows(python, hook):
-    budget = {**hook, "budget": 4 << 30}
     return [
         {
-            "name": f"paged cache of 4 GiB, {words} in use{', a graph' if graph else ''}",
-            "command": [python, "test/gpu/workloads/paged.py", "--pages", pages, *(["--graph"] if graph else [])],
+            "name": f"paged cache of 4 GiB, {words}",
+            "command": [python, "test/gpu/workloads/paged.py", "--pages", pages, *arguments],
             "rounds": 1,
             "figure": "step",
             "skip": 0,
             "variants": {
                 "unhooked": {},
-                "all that is named counts as touched": {**budget, "env": {"SLUICE_LEARN": "0"}},
-                "sluice": budget,
+                "all that is named counts as touched": {**hook, "budget": gib << 30, "env": {"SLUICE_LEARN": "0"}},
+                "sluice": {**hook, "budget": gib << 30},
             },
             "ratio": ("sluice", "unhooked"),
             "goal": goal,
             "evicts": True,
         }
-        for pages, words, graph, goal in PAGES
+        for pages, words, arguments, gib, goal in PAGES
     ]
 
 

@@ -317,13 +317,14 @@ TEST_CASE("each iteration counts a chunk's uses over whole periods, wherever it 
   constexpr uint64_t kLaunches = 18;
   for (const uint64_t capacity : {kLaunches, kLaunches - 2}) {
     FakeGpu gpu(kLaunches, capacity, Prefetch::kPredict);
-    uint64_t iterations = 0, iteration = 0;
+    uint64_t iterations = 0;
+    std::vector<uint64_t> iteration(kLaunches);
     for (uint64_t i = 0; i < 300 * kLaunches; ++i) {
       gpu.RunTimed(100 + i % kLaunches, {Chunks(i % kLaunches)}, kLink);
       gpu.residency.CountUsed(0, 1);  // settles the notes of steady launches
       const Chunk& chunk = gpu.At(i % kLaunches);
-      if (i < 100 * kLaunches || chunk.link_iteration == iteration) continue;
-      iteration = chunk.link_iteration;
+      if (std::exchange(iteration[i % kLaunches], chunk.link_iteration) == chunk.link_iteration || i < 100 * kLaunches)
+        continue;
       ++iterations;
       CHECK(chunk.previous_link_bytes == kChunkBytes);
     }

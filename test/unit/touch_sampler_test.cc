@@ -192,14 +192,14 @@ TEST_CASE("touch sampler: small operands and drivers without records try nothing
 TEST_CASE("touch sampler: a sample that launches no longer name ends, and says nothing") {
   Rig rig(1);
   rig.Try(0, 3);
-  for (int iteration = 0; iteration < 4; ++iteration) {
-    rig.sampler.EndUnnamed(&rig.chunks);
+  for (uint64_t now : {100, 150, 200}) {
+    rig.sampler.EndUnnamed(now, 100, &rig.chunks);
     CHECK(rig.Allowance(0) == 0);  // it is still pending
   }
-  rig.Name(0, 3, 10, 1);
-  for (int iteration = 0; iteration < 4; ++iteration) rig.sampler.EndUnnamed(&rig.chunks);
+  rig.Name(0, 3, 210, 1);
+  for (uint64_t now : {260, 310}) rig.sampler.EndUnnamed(now, 100, &rig.chunks);
   CHECK(rig.sampler.explores());
-  rig.sampler.EndUnnamed(&rig.chunks);
+  rig.sampler.EndUnnamed(311, 100, &rig.chunks);
   CHECK_FALSE(rig.sampler.explores());
   CHECK_FALSE(rig.sampler.leaves_out_any());
   CHECK(rig.At(0, 3)->touch == Touch::kUnknown);

@@ -14,7 +14,7 @@
 
 namespace sluice::policy {
 
-// A part of the bytes that a launch names, in 64ths: 1 to 64.
+// A part of the chunks that a launch names, in 64ths: 1 to 64.
 struct Share {
   uint8_t parts = kWhole;
   static constexpr uint8_t kWhole = 64;
@@ -30,16 +30,19 @@ struct Share {
   auto operator<=>(const Share&) const = default;
 };
 
-// Bytes that cross the link for a launch that names so many. `touched`: launches of its kind touch so much of their set
-// (launch_classifier.h).
-inline uint32_t OverLink(uint32_t named, Share touched) { return named * touched.parts / Share::kWhole; }
+// Bytes that cross the link for a launch that names so many of a chunk. `touched`: launches of its kind touch so much
+// of their chunks (launch_classifier.h).
+inline uint32_t OverLink(uint32_t named, Share touched) {
+  return std::min<uint32_t>(named, kChunkBytes / Share::kWhole * touched.parts);
+}
 // The same for the launch that has the chunk in its set now.
 inline uint32_t OverLink(const Chunk& chunk, Share touched) { return OverLink(chunk.named_bytes, touched); }
 
 // Notes of the iteration before may come late (steady_sets.h).
 inline void CountLinkBytes(Chunk* chunk, uint32_t bytes, uint64_t iteration) {
   if (chunk->link_iteration > iteration) {
-    if (chunk->link_iteration == iteration + 1) chunk->previous_link_bytes += bytes;
+    if (chunk->link_iteration == iteration + 1)
+      chunk->previous_link_bytes += std::min(bytes, UINT32_MAX - chunk->previous_link_bytes);
     return;
   }
   if (chunk->link_iteration != iteration) {
@@ -47,7 +50,7 @@ inline void CountLinkBytes(Chunk* chunk, uint32_t bytes, uint64_t iteration) {
     chunk->link_bytes = chunk->top_user_bytes = 0;
     chunk->link_iteration = iteration;
   }
-  chunk->link_bytes += bytes;
+  chunk->link_bytes += std::min(bytes, UINT32_MAX - chunk->link_bytes);
 }
 
 // Behind CountLinkBytes: which launch named most of the chunk.

@@ -15,8 +15,9 @@
 // idles; a launch on host-resident chunks keeps the link busy while the host queues the rest. So a chunk that is used
 // first after a host synchronization makes room for one of equal use that is used much later.
 #include <algorithm>
+#include <deque>
 #include <functional>
-#include <iterator>
+#include <map>
 #include <span>
 #include <tuple>
 
@@ -34,7 +35,7 @@ constexpr uint32_t kMinStillIterations = 2;
 constexpr uint64_t kMinExchangeBytes = uint64_t{8} << 20;    // less is not worth an exchange
 constexpr uint64_t kMaxExchangeBytes = uint64_t{512} << 20;  // at once: 60 ms
 constexpr uint64_t kMinProbeBytes = uint64_t{32} << 20;
-constexpr uint32_t kMaxPause = 64;  // iterations
+constexpr uint32_t kMaxPause = 64, kStillGap = 16;  // iterations
 }  // namespace
 
 void RemoteAccess::NoteHostSync() {
@@ -52,10 +53,17 @@ std::optional<uint64_t> RemoteAccess::PositionInHostRun(const Chunk& chunk) cons
   return std::nullopt;
 }
 
+// Whether launches named the chunk, but not in the last two iterations. Memory that is used without a name is not
+// unused: where there is any, none is taken to be.
+bool RemoteAccess::IsUnused(const Chunk& chunk) const {
+  return chunk.link_iteration && chunk.link_iteration + 2 < iterations_.number() &&
+         chunk.last_use + 2 * iterations_.length() < now_ && !watches_unnamed();
+}
+
 // The chunk's link bytes in the iteration that is over. Of a resident chunk the most, and of a host-resident one the
 // least of it and the one before: a use that comes and goes changes no place.
 uint32_t RemoteAccess::LinkBytesOf(const Chunk& chunk) const {
-  if (chunk.link_iteration + 2 < iterations_.number() && chunk.last_use + 2 * iterations_.length() < now_) return 0;
+  if (chunk.resident() && IsUnused(chunk)) return 0;
   const auto [least, most] = std::minmax(chunk.link_bytes, chunk.previous_link_bytes);
   return chunk.resident() ? most : least;
 }
@@ -95,16 +103,19 @@ void RemoteAccess::ExchangePlacement(bool repeats) {
   if (placement_.still_iterations < kMinStillIterations || placement_.promote_bytes || !may_map_remote_ ||
       prefetch_ != Prefetch::kPredict)
     return;
-  // Nothing was used remotely: no chunk needs room, and the resident chunks are many to look at.
-  if (placement_.last_remote_iteration + 1 != iterations_.number()) return;
+  // Nothing was used remotely: no chunk needs room, and the resident chunks are many to look at. So they are in long
+  // stillness.
+  if (placement_.last_remote_iteration + 1 != iterations_.number() || iterations_.number() < placement_.next_exchange ||
+      (placement_.still_iterations > kMaxPause && placement_.still_iterations % kStillGap))
+    return;
   Settle();
   std::vector<Chunk*> resident, remote;
   size_t cold_chunks = 0;
   chunks_.ForAll([&](Chunk& chunk) {
     const bool is_used = chunk.link_iteration + 1 == iterations_.number();
     if (chunk.resident()) {
-      if (!chunk.live_bytes || chunk.named_at == now_ || !IsLongLived(chunk, 0)) return;
-      if (!is_used && LinkBytesOf(chunk)) return;  // it is used now and then
+      if (!chunk.live_bytes || chunk.named_at == now_ || !IsLongLived(chunk, 0) || !(is_used || IsUnused(chunk)))
+        return;
       cold_chunks += IsCold(chunk);
       if (IsCold(chunk) || chunk.last_required_at + iterations_.length() < now_) resident.push_back(&chunk);
     } else if (is_used && chunk.remote_iteration + 1 == iterations_.number() && UseOf(chunk) >= kMinGain) {
@@ -117,19 +128,20 @@ void RemoteAccess::ExchangePlacement(bool repeats) {
   const size_t by_use = exchanges.size();
   ExchangeByOrder(std::span(resident).subspan(by_use), std::span(remote).subspan(by_use), &exchanges);
   const uint64_t bytes = exchanges.size() * kChunkBytes;
-  if (bytes < kMinExchangeBytes || iterations_.number() < placement_.next_exchange) {
+  if (bytes < kMinExchangeBytes) {
     seeks_probe_victim_ =
         !own_bytes && remote.size() * kChunkBytes >= kMinProbeBytes && iterations_.number() >= placement_.next_victim;
     return;
   }
   bool undoes = false;
   for (const auto& [demoted, promoted] : exchanges) {
-    undoes |= demoted->promote_iteration && demoted->promote_iteration + kMaxPause > iterations_.number();
+    undoes |= demoted->promote_iteration && demoted->promote_iteration + 2 * kMaxPause > iterations_.number();
     demoted->cold = true;
     candidates_.Unrank(demoted);
     promoted->promote_iteration = iterations_.number();
   }
   // Uses that change to and fro are followed ever more rarely.
+  if (iterations_.number() > placement_.next_exchange + 4 * kMaxPause) placement_.exchange_pause = 2;
   if (undoes) {
     placement_.next_exchange = iterations_.number() + placement_.exchange_pause;
     placement_.exchange_pause = std::min(kMaxPause, 2 * placement_.exchange_pause);
@@ -173,19 +185,24 @@ void RemoteAccess::ExchangeByOrder(std::span<Chunk*> resident, std::span<Chunk*>
   const bool once = run >= iterations_.length() * 3 / 4 && run <= iterations_.length();
   if (!once || placement_.host_run_begin + 2 * iterations_.length() < now_ || std::ranges::any_of(remote, unknown))
     return;
-  std::vector<Chunk*> early;
-  std::ranges::copy_if(resident, std::back_inserter(early), [&](const Chunk* chunk) {
-    return !IsCold(*chunk) && !unknown(chunk) && position(chunk) <= run / 2;
-  });
-  std::ranges::sort(early, {}, position);
+  // By use, each in the order of positions.
+  std::map<uint32_t, std::deque<Chunk*>> early;
+  std::ranges::sort(resident, {}, position);
+  for (Chunk* chunk : resident) {
+    if (!IsCold(*chunk) && !unknown(chunk) && position(chunk) <= run / 2) early[UseOf(*chunk)].push_back(chunk);
+  }
   std::ranges::sort(remote, std::greater{}, position);
   for (Chunk* late : remote) {
-    const auto first =
-        std::ranges::find_if(early, [&](const Chunk* chunk) { return UseOf(*chunk) <= UseOf(*late) + 1; });
-    if (first == early.end()) continue;
-    if (position(*first) + run / 8 >= position(late) || exchanges->size() >= kMaxExchangeBytes / kChunkBytes) break;
-    exchanges->emplace_back(*first, late);
-    early.erase(first);
+    std::deque<Chunk*>* first = nullptr;  // of those that are used about as much, at most
+    for (auto& [use, chunks] : early) {
+      if (use > UseOf(*late) + 1) break;
+      if (!chunks.empty() && (!first || position(chunks.front()) < position(first->front()))) first = &chunks;
+    }
+    if (!first) continue;
+    if (position(first->front()) + run / 8 >= position(late) || exchanges->size() >= kMaxExchangeBytes / kChunkBytes)
+      break;
+    exchanges->emplace_back(first->front(), late);
+    first->pop_front();
   }
 }
 

@@ -51,6 +51,7 @@ class RemoteAccess : public TouchedChunks {
   uint32_t LinkBytesOf(const Chunk& chunk) const;
   uint32_t UseOf(const Chunk& chunk) const;
   bool IsCold(const Chunk& chunk) const;
+  bool IsUnused(const Chunk& chunk) const;
   std::vector<Exchange> ExchangeByUse(bool repeats, std::vector<Chunk*>* resident, std::vector<Chunk*>* remote);
   void ExchangeByOrder(std::span<Chunk*> resident, std::span<Chunk*> remote, std::vector<Exchange>* exchanges);
   std::optional<uint64_t> PositionInHostRun(const Chunk& chunk) const;

@@ -84,8 +84,8 @@ void SteadySets::SettleAll() {
     const uint32_t counted = std::exchange(set->counted_launches_, 0);
     for (size_t i = 0; i < set->chunks.size(); ++i) {
       Chunk* const chunk = set->chunks[i];
-      if (counted)
-        CountLinkBytes(chunk, counted * OverLink(set->named_bytes_[i], set->usage_.touched), set->iteration_);
+      const uint64_t bytes = uint64_t{counted} * OverLink(set->named_bytes_[i], set->usage_.touched);
+      if (counted) CountLinkBytes(chunk, static_cast<uint32_t>(std::min<uint64_t>(bytes, UINT32_MAX)), set->iteration_);
       if (set->usage_.required) chunk->last_required_at = std::max(chunk->last_required_at, set->last_launch_);
       chunk->named_at = std::max(chunk->named_at, set->last_launch_);
       chunk->last_use = std::max(chunk->last_use, set->last_launch_);

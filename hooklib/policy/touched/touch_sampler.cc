@@ -12,7 +12,6 @@ constexpr uint32_t kUses = 2;  // launches that name a chunk and do not touch it
 // A large operand may be all memory of a program, so one chance hit in its used part must not stand for the rest.
 constexpr uint64_t kBytesOfFirstSample = uint64_t{256} << 20;
 constexpr uint32_t kMaxPendingAlike = 4;  // first samples under way in operands of one size
-constexpr uint32_t kMaxUnnamedIterations = 4;
 // In chunks moved over the link. kOverdraft: the cost beyond credit of samples of operands that were found untouched.
 constexpr double kSuccessGain = 2, kInitialCredit = 128, kMaxCredit = 4096, kOverdraft = 512;
 constexpr double kLackingShare = 0.001;  // of the bytes that launches lack, until the first credit is there again
@@ -110,20 +109,22 @@ void TouchSampler::NoteNamed(const Chunk& chunk, Mark mark, uint32_t uses, uint6
   const auto it = samples_.find(chunk.base);
   if (it == samples_.end() || it->second.counts_all) return;
   Sample& sample = it->second;
-  sample.unnamed = 0;
+  sample.seen_at = now;
   if (!sample.named_at) sample.named_at = now;
   sample.uses += uses;
   sample.counts_all = sample.uses >= kUses && now >= sample.named_at + min_launches;
   sample.mark = mark;
 }
 
-void TouchSampler::EndUnnamed(ChunkTable* chunks) {
+void TouchSampler::EndUnnamed(uint64_t now, uint64_t max_age, ChunkTable* chunks) {
   for (auto it = samples_.begin(); it != samples_.end();) {
     Sample& sample = it->second;
-    if (sample.counts_all || ++sample.unnamed <= kMaxUnnamedIterations) {
+    if (!sample.seen_at) sample.seen_at = now;
+    if (sample.counts_all || now - sample.seen_at <= max_age) {
       ++it;
       continue;
     }
+    credit_ += sample.paid;
     EndSample(sample);
     if (Chunk* const chunk = chunks->Find(it->first)) {
       chunk->touch = Touch::kUnknown;

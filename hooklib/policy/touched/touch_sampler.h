@@ -67,8 +67,8 @@ class TouchSampler {
   // Launch `now`, with this mark, names the chunk of a sample, which has left the GPU. `uses`: how much that counts.
   // The sample lasts for so many uses, and for `min_launches` from the first of them on.
   void NoteNamed(const Chunk& chunk, Mark mark, uint32_t uses, uint64_t now, uint64_t min_launches);
-  // Once an iteration: ends samples of chunks that no launch has named for several. They say nothing.
-  void EndUnnamed(ChunkTable* chunks);
+  // Once an iteration: ends samples whose chunk no launch has named for so many launches. They say nothing.
+  void EndUnnamed(uint64_t now, uint64_t max_age, ChunkTable* chunks);
   // A launch faulted on the chunk. True: the chunk was left out, and is resident from here on.
   bool NoteFault(Chunk* chunk, uint64_t now);
   // Notes which samples' launches are over; is_done(Mark) asks the GPU.
@@ -112,7 +112,7 @@ class TouchSampler {
     Mark mark{};              // of the last counted launch
     uint64_t named_at = 0;    // the first counted launch
     uint32_t uses = 0;        // counted
-    uint32_t unnamed = 0;     // iterations since a launch named it
+    uint64_t seen_at = 0;     // a launch named it, or EndUnnamed saw it first
     bool counts_all = false;  // no more are needed
     bool is_over = false;
     bool is_again = false;  // it says nothing of the operand's other chunks

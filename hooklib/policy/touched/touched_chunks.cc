@@ -22,7 +22,8 @@ constexpr uint64_t kMinAgeLaunches = 1024, kMinAgeIterations = 32;
 constexpr uint64_t kMinLackingBytes = uint64_t{32} << 20;  // less that an iteration lacks is not worth a fault
 constexpr uint32_t kMaxGapIterations = 63;
 constexpr uint32_t kStillIterations = 6, kSettledIterations = 32;  // of one length in a row, before chunks are tried
-constexpr double kMaxTouchedOfLaunch = 32;                         // several launches' records are read at once
+constexpr uint64_t kMinUnnamedLaunches = 4096, kUnnamedIterations = 4;  // of a sample that ends without a result
+constexpr double kMaxTouchedOfLaunch = 32;                              // several launches' records are read at once
 }  // namespace
 
 // Whether the chunk may be tried first. Not where copies alone wrote it: such weights are duplicated, which a fault
@@ -168,7 +169,8 @@ void TouchedChunks::TryResident(Chunk* chunk, Extent operand, StreamId stream) {
 // At the end of an iteration: whether launches of the next one, that are no graphs, try chunks. They do while bytes are
 // lacking, at once where the last tries found untouched chunks, and else ever more rarely.
 void TouchedChunks::ScheduleSamples() {
-  if (touched_.explores()) touched_.EndUnnamed(&chunks_);
+  if (touched_.explores())
+    touched_.EndUnnamed(now_, std::max(kMinUnnamedLaunches, kUnnamedIterations * iterations_.length()), &chunks_);
   const uint64_t all = stats_.bytes_in + stats_.remote_bytes;
   const uint64_t lacking = all - std::min(all, launch_samples_.lacked_bytes);  // the driver may have refused some
   launch_samples_.lacked_bytes = all;

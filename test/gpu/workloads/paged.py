@@ -19,6 +19,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--pages", choices=("first", "strewn", "churn"), default="first")
     p.add_argument("--graph", action="store_true", help="a step is one CUDA graph")
+    p.add_argument("--block", action="store_true", help="one allocation holds the caches of all layers")
     p.add_argument("--layers", type=int, default=32)
     p.add_argument("--cache-mib", type=int, default=4096)
     p.add_argument("--width", type=int, default=2560, help="a layer's weights: 8 x width^2 bytes")
@@ -35,7 +36,9 @@ def main():
     used = sorted(random.sample(range(pages), pages // 2)) if a.pages == "strewn" else list(range(pages // 12))
     up = [torch.randn(a.width, 2 * a.width, device="cuda").mul_(0.02).bfloat16() for _ in range(a.layers)]
     down = [torch.randn(2 * a.width, a.width, device="cuda").mul_(0.02).bfloat16() for _ in range(a.layers)]
-    caches = [torch.zeros(pages, PAGE, device="cuda", dtype=torch.bfloat16) for _ in range(a.layers)]
+    shape = (a.layers, pages, PAGE) if a.block else (pages, PAGE)
+    caches = [torch.zeros(*shape, device="cuda", dtype=torch.bfloat16) for _ in range(1 if a.block else a.layers)]
+    caches = list(caches[0]) if a.block else caches
     x = torch.ones(a.rows, a.width, device="cuda", dtype=torch.bfloat16)
     table = torch.tensor(used, device="cuda", dtype=torch.int64)
     sums = torch.zeros(pages, device="cuda", dtype=torch.float32)
