@@ -53,11 +53,12 @@ std::optional<uint64_t> RemoteAccess::PositionInHostRun(const Chunk& chunk) cons
   return std::nullopt;
 }
 
-// Whether launches named the chunk, but not in the last two iterations. Memory that is used without a name is not
-// unused: where there is any, none is taken to be.
+// Whether no launch named the chunk in the last two iterations. Nothing tells of uses without a name; a chunk that such
+// a use brought back once is used (touched/unnamed_faults.cc).
 bool RemoteAccess::IsUnused(const Chunk& chunk) const {
-  return chunk.link_iteration && chunk.link_iteration + 2 < iterations_.number() &&
-         chunk.last_use + 2 * iterations_.length() < now_ && !watches_unnamed();
+  const bool came_back = chunk.unnamed_by_faults && chunk.unnamed_out && chunk.last_use <= chunk.touched_at;
+  return chunk.link_iteration + 2 < iterations_.number() && chunk.last_use + 2 * iterations_.length() < now_ &&
+         !came_back;
 }
 
 // The chunk's link bytes in the iteration that is over. Of a resident chunk the most, and of a host-resident one the

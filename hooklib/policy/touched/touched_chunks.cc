@@ -22,7 +22,7 @@ constexpr uint64_t kMinAgeLaunches = 1024, kMinAgeIterations = 32;
 constexpr uint64_t kMinLackingBytes = uint64_t{32} << 20;  // less that an iteration lacks is not worth a fault
 constexpr uint32_t kMaxGapIterations = 63;
 constexpr uint32_t kStillIterations = 6, kSettledIterations = 32;  // of one length in a row, before chunks are tried
-constexpr uint64_t kMinUnnamedLaunches = 4096, kUnnamedIterations = 4;  // of a sample that ends without a result
+constexpr uint64_t kMinUnnamedLaunches = 1024, kUnnamedIterations = 4;  // of a sample that ends without a result
 constexpr double kMaxTouchedOfLaunch = 32;                              // several launches' records are read at once
 }  // namespace
 
