@@ -26,8 +26,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "test" / "lib"))
 import exit_line  # noqa: E402
 
-# workload and ":" with another budget in MiB, the pages in use, most times as long as unhooked once settled (0: no goal),
-# sizes other than paged_bench's own
+# workload and ":" with another budget in MiB, the pages in use, most times as long as unhooked once settled (0: no
+# goal), sizes other than paged_bench's own
 SLOTS = "1982 6496 8 32 860"
 ROWS = [
     ("first-layers-graph", "the first twelfth; a graph", 1.05, ""),

@@ -1,6 +1,5 @@
-// Classifies launches for which a fetch of their set is not the best: streaming launches, which may use it in host
-// memory over the link (UVM's accessed-by advice), and launches that touch so little of it that demand faults cost
-// less.
+// Classifies launches for which a fetch of their set is not the best: streaming ones, which may use it in host memory
+// over the link (UVM's accessed-by advice), and those that touch so little of it that demand faults cost less.
 //
 // A streaming kernel (an optimizer's update, a decoder's small-batch GEMM) passes over host memory at the link's rate,
 // without faults and without moving a page. On an H200 that takes 24 ms a GiB read and written, where a fetch takes 22
@@ -45,10 +44,9 @@ class LaunchClassifier {
   bool LeftToFaults(uint64_t id) const;
   // Whether launches of this id were slow in host memory, and did not stream since.
   bool IsSlowRemote(uint64_t id, bool oversize) const;
-  // The part of its set that a launch of this id touches, by the time it took in host memory against the link's: the
-  // second smallest of its newest four, since other work on the link delays some. All of it, until known.
+  // The part of its set that a launch of this id touches, by its times in host memory: the second smallest of the
+  // newest four, since other work delays some. All of it, until known. Oversize launches have none of their own.
   Share TouchedShare(uint64_t id) const;
-  // These three in one call.
   struct Traits {
     bool streaming, slow_remote;
     Share touched;

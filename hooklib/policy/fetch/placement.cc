@@ -62,7 +62,7 @@ bool RemoteAccess::IsUnused(const Chunk& chunk) const {
 }
 
 // The chunk's link bytes in the iteration that is over. Of a resident chunk the most, and of a host-resident one the
-// least of it and the one before: a use that comes and goes changes no place.
+// least of it and the one before: a use of one iteration alone changes no place.
 uint32_t RemoteAccess::LinkBytesOf(const Chunk& chunk) const {
   if (chunk.resident() && IsUnused(chunk)) return 0;
   const auto [least, most] = std::minmax(chunk.link_bytes, chunk.previous_link_bytes);

@@ -43,7 +43,7 @@ class Iterations {
 
  private:
   uint64_t number_ = 1, begin_ = 0, length_ = 4096;
-  uint64_t counted_ = length_;       // launches of the iteration that count
+  uint64_t counted_ = length_;   // launches of the iteration that count
   uint64_t longest_period_ = 0;  // in this iteration
   uint64_t first_launch_ = 0;    // that was looked at
 };
