@@ -3,6 +3,7 @@
 #include <functional>
 #include <numeric>
 
+#include "hooklib/policy/fetch/link_bytes.h"
 #include "hooklib/policy/residency.h"
 #include "test/unit/fake_gpu.h"
 
@@ -311,6 +312,18 @@ TEST_CASE("resident chunks that no launch uses any more make room for those that
   const uint64_t moved = gpu.residency.stats().bytes_in;
   for (int i = 0; i < 60; ++i) PassOver(&gpu, 40, 20, 300), PassOver(&gpu, 20, 20, 200);
   CHECK(gpu.residency.stats().bytes_in == moved);
+}
+
+TEST_CASE("notes of the iteration before may come late, and older ones do not count") {
+  Chunk chunk{};
+  CountLinkBytes(&chunk, 5, 3);
+  CountLinkBytes(&chunk, 7, 4);
+  CountLinkBytes(&chunk, 2, 3);
+  CountLinkBytes(&chunk, 1, 2);
+  CHECK(chunk.link_bytes == 7);
+  CHECK(chunk.previous_link_bytes == 7);
+  CountLinkBytes(&chunk, UINT32_MAX, 4);
+  CHECK(chunk.link_bytes == UINT32_MAX);
 }
 
 TEST_CASE("each iteration counts a chunk's uses over whole periods, wherever it begins, steady or not") {

@@ -4,8 +4,8 @@
 // host-resident chunk costs its link bytes in every iteration, and a resident chunk saves them. An embedding table of
 // which a lookup reads four rows saves next to nothing, nor does a key-value cache at its first positions; a weight
 // saves all of its 2 MiB. So of two such chunks the one that is used more is kept resident. A launch uses the bytes
-// that it names, where these are known to the byte (extents of library calls, PyTorch's structs), times the share of
-// its set that it was seen to touch, by its time in host memory (launch_classifier.h).
+// that it names, where these are known to the byte (extents of library calls, PyTorch's structs), and no more than the
+// share of its chunks that it was seen to touch, by its time in host memory (launch_classifier.h).
 //
 // An exchange of two chunks costs a write-back and a fetch, once; a remote pass, which it saves in each iteration,
 // takes half of that or less (cost/link_model.h). So chunks are exchanged only for a large difference, and only where
@@ -125,9 +125,11 @@ void RemoteAccess::ExchangePlacement(bool repeats) {
   });
   placement_.stats.cold_bytes = cold_chunks * kChunkBytes;
   placement_.stats.hot_bytes = remote.size() * kChunkBytes;
-  std::vector<Exchange> exchanges = ExchangeByUse(repeats, &resident, &remote);
+  std::vector<Exchange> exchanges;
+  if (!remote.empty()) exchanges = ExchangeByUse(repeats, &resident, &remote);
   const size_t by_use = exchanges.size();
-  ExchangeByOrder(std::span(resident).subspan(by_use), std::span(remote).subspan(by_use), &exchanges);
+  if (by_use < remote.size())
+    ExchangeByOrder(std::span(resident).subspan(by_use), std::span(remote).subspan(by_use), &exchanges);
   const uint64_t bytes = exchanges.size() * kChunkBytes;
   if (bytes < kMinExchangeBytes) {
     seeks_probe_victim_ =

@@ -24,8 +24,8 @@ class Iterations {
     if (!first_launch_) first_launch_ = now;
     return true;
   }
-  // Whether a launch at `now` counts in what the iteration's launches use: over whole periods, so that a chunk that is
-  // used once a period counts once in each iteration, wherever that begins.
+  // Whether the uses of a launch at `now` count for the iteration. Whole periods count, so that a chunk that is used
+  // once a period counts once in each iteration, wherever that begins.
   bool Counts(uint64_t now) const { return now - begin_ <= counted_; }
   // Whether a launch at `now` cannot end the iteration, whatever its stream's period.
   bool CannotEnd(uint64_t now) const { return number_ != 1 && now - begin_ < length_; }
